@@ -47,6 +47,11 @@ Option& Option::choices(std::vector<std::string> allowed) {
   return *this;
 }
 
+Option& Option::known_values(std::vector<std::string> values) {
+  takes_others_ = true;
+  return choices(std::move(values));
+}
+
 Option& Option::required() {
   required_ = true;
   return *this;
@@ -185,7 +190,8 @@ void OptionTable::set(Option& option, const std::vector<std::string>& words, con
   };
   for (const std::string& word : words) {
     const auto& allowed = option.choices_;
-    if (allowed.empty() || std::find(allowed.begin(), allowed.end(), word) != allowed.end()) continue;
+    if (allowed.empty() || option.takes_others_ || std::find(allowed.begin(), allowed.end(), word) != allowed.end())
+      continue;
     fail("one of " + detail::one_of(allowed));
   }
   if (!option.binding_.set(words)) fail(option.binding_.expects);

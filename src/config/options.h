@@ -57,6 +57,8 @@ class Option {
 
   /// Allowed texts (exact); for a list, of each word.
   Option& choices(std::vector<std::string> allowed);
+  /// What help and completion offer. Any text is taken: who reads the option says what is wrong with it.
+  Option& known_values(std::vector<std::string> values);
   /// parse() throws unless the option is given.
   Option& required();
   /// A word (in any case) that stands for a value: "none" for "0".
@@ -87,6 +89,7 @@ class Option {
   std::string help_, group_, default_;
   Binding binding_;
   std::vector<std::string> choices_;
+  bool takes_others_ = false;  // than choices_
   bool required_ = false;
   bool positional_ = false;
   bool takes_rest_ = false;

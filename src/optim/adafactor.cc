@@ -1,6 +1,7 @@
 #include "optim/adafactor.h"
 
 #include <ATen/Dispatch.h>
+#include <ATen/OpMathType.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/zeros.h>
@@ -29,9 +30,20 @@ namespace {
 
 constexpr std::int64_t kChunk = 1 << 16;  // sums run over fixed chunks, so threads do not change them
 
+/// Gradients times a factor, rounded as a product of tensors is.
+template <class T>
+struct Gradient {
+  const T* values;
+  double factor;
+  T operator[](std::int64_t i) const {
+    using Wide = at::opmath_type<T>;
+    return static_cast<T>(static_cast<Wide>(values[i]) * static_cast<Wide>(factor));
+  }
+};
+
 /// rows[r] += sum of g^2 over a row's columns, columns[b, c] += over the rows of batch b.
 template <class T>
-void add_squares(const MatrixSlice& at, const T* g, double* rows, double* columns) {
+void add_squares(const MatrixSlice& at, const Gradient<T>& g, double* rows, double* columns) {
   const auto square = [&](std::int64_t r, std::int64_t c) {
     const auto x = static_cast<double>(g[r * at.cols + c - at.begin]);
     return x * x;
@@ -120,18 +132,11 @@ Adafactor::Adafactor(std::vector<at::Tensor> parameters, std::vector<ParameterSl
 void Adafactor::step() {
   at::NoGradGuard no_grad;
   ++steps_;
-  if (gradient_factor_ != 1) {
-    for (const auto& slice : slices_) {  // a flat gradient may hold parameters of other optimizers
-      if (slice.numel == 0) continue;
-      const auto grad = parameters_[static_cast<std::size_t>(slice.parameter)].grad();
-      if (grad.defined()) grad.view(-1).narrow(0, slice.parameter_offset, slice.numel).mul_(gradient_factor_);
-    }
-  }
-  gradient_factor_ = 1;
   sum_rows_and_columns();
   update_moments();
   sum_updates();
   apply();
+  gradient_factor_ = 1;
 }
 
 void Adafactor::sum_rows_and_columns() {
@@ -147,7 +152,8 @@ void Adafactor::sum_rows_and_columns() {
     f.g = flat.grad().reshape(-1).narrow(0, slice.parameter_offset, slice.numel).to(flat.scalar_type());
     auto* sums = sums_.mutable_data_ptr<double>() + f.sums_at;
     AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, f.p.scalar_type(), "adafactor", [&] {
-      const auto *p = f.p.const_data_ptr<scalar_t>(), *g = f.g.const_data_ptr<scalar_t>();
+      const auto* p = f.p.const_data_ptr<scalar_t>();
+      const Gradient<scalar_t> g{f.g.const_data_ptr<scalar_t>(), gradient_factor_};
       sums[0] = 1;
       sums[1] = sum_chunks(slice.numel, [p](std::int64_t k) {
         const auto x = static_cast<double>(p[k]);
@@ -223,7 +229,8 @@ struct SecondMoment {
 
 /// Calls f(k, u) for elements [from, to) of the slice, u: the gradient over the root of its second moment.
 template <class T, class A, class F>
-void for_each_update(const SecondMoment<A>& moment, std::int64_t from, std::int64_t to, const T* g, const F& f) {
+void for_each_update(const SecondMoment<A>& moment, std::int64_t from, std::int64_t to, const Gradient<T>& g,
+                     const F& f) {
   const auto& [at, row_scale, col, variance, floor] = moment;
   const auto low = static_cast<A>(floor);
   for (auto k = from; k < to;) {
@@ -256,7 +263,7 @@ void Adafactor::sum_updates() {
     if (!f.g.defined()) continue;
     AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, f.p.scalar_type(), "adafactor", [&] {
       using A = std::conditional_t<std::is_same_v<scalar_t, double>, double, float>;
-      const auto* g = f.g.const_data_ptr<scalar_t>();
+      const Gradient<scalar_t> g{f.g.const_data_ptr<scalar_t>(), gradient_factor_};
       auto* variance = f.matrix ? nullptr : f.variance.mutable_data_ptr<A>();
       for (std::int64_t k = 0; variance && k < f.g.numel(); ++k) {
         const auto x = static_cast<double>(g[k]);
@@ -288,7 +295,7 @@ void Adafactor::apply() {
     AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, f.p.scalar_type(), "adafactor", [&] {
       using A = std::conditional_t<std::is_same_v<scalar_t, double>, double, float>;
       auto* p = f.p.mutable_data_ptr<scalar_t>();
-      const auto* g = f.g.const_data_ptr<scalar_t>();
+      const Gradient<scalar_t> g{f.g.const_data_ptr<scalar_t>(), gradient_factor_};
       const auto* variance = f.matrix ? nullptr : f.variance.const_data_ptr<A>();
       const auto* col = f.matrix ? f.col.const_data_ptr<A>() : nullptr;
       auto* average = f.exp_avg.defined() ? f.exp_avg.mutable_data_ptr<A>() : nullptr;

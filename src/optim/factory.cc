@@ -42,9 +42,9 @@ Made build(Inputs& in, const Options& options) {
 /// The arguments that every kind of Adam has.
 template <class Options>
 void take_moments(Inputs& in, Options& o) {
-  in.args.take("beta1", &o.beta1);
-  in.args.take("beta2", &o.beta2);
-  in.args.take("eps", &o.eps);
+  in.args.take("beta1", &o.beta1, kBelowOne);
+  in.args.take("beta2", &o.beta2, kBelowOne);
+  in.args.take("eps", &o.eps, kNotNegative);
 }
 
 /// The same over Trainer's own values.
@@ -62,7 +62,7 @@ Options adam_options(Inputs& in) {
   o.lr = in.options.lr;
   o.weight_decay = in.options.weight_decay;
   take_trainers_moments(in, o);
-  in.args.take("weight_decay", &o.weight_decay);
+  in.args.take("weight_decay", &o.weight_decay, kNotNegative);
   in.args.take("amsgrad", &o.amsgrad);
   return o;
 }
@@ -76,44 +76,44 @@ Made make_adam(Inputs& in) {
 
 Made make_sgd(Inputs& in) {
   SgdOptions o{.lr = in.options.lr, .weight_decay = in.options.weight_decay};
-  in.args.take("momentum", &o.momentum);
-  in.args.take("dampening", &o.dampening);
-  in.args.take("weight_decay", &o.weight_decay);
+  in.args.take("momentum", &o.momentum, kNotNegative);
+  in.args.take("dampening", &o.dampening, kAny);
+  in.args.take("weight_decay", &o.weight_decay, kNotNegative);
   in.args.take("nesterov", &o.nesterov);
   return build<Sgd>(in, o);
 }
 
-/// LOMO is SGD; Trainer passes a rate alone.
+/// LOMO is SGD; Trainer passes a rate alone, no decay.
 Made make_lomo(Inputs& in) {
-  SgdOptions o{.lr = in.options.lr, .weight_decay = in.options.weight_decay};
-  in.args.take("weight_decay", &o.weight_decay);
+  SgdOptions o{.lr = in.options.lr};
+  in.args.take("weight_decay", &o.weight_decay, kNotNegative);
   return build<Sgd>(in, o);
 }
 
 Made make_lion(Inputs& in) {
   LionOptions o{in.options.lr, in.options.adam_beta1, in.options.adam_beta2, in.options.weight_decay};
-  in.args.take("beta1", &o.beta1);
-  in.args.take("beta2", &o.beta2);
-  in.args.take("weight_decay", &o.weight_decay);
+  in.args.take("beta1", &o.beta1, kBelowOne);
+  in.args.take("beta2", &o.beta2, kBelowOne);
+  in.args.take("weight_decay", &o.weight_decay, kNotNegative);
   return build<Lion>(in, o);
 }
 
 Made make_rms_prop(Inputs& in) {
   RmsPropOptions o{.lr = in.options.lr, .weight_decay = in.options.weight_decay};
-  in.args.take("alpha", &o.alpha);
-  in.args.take("eps", &o.eps);
-  in.args.take("weight_decay", &o.weight_decay);
-  in.args.take("momentum", &o.momentum);
+  in.args.take("alpha", &o.alpha, kNotNegative);
+  in.args.take("eps", &o.eps, kNotNegative);
+  in.args.take("weight_decay", &o.weight_decay, kNotNegative);
+  in.args.take("momentum", &o.momentum, kNotNegative);
   in.args.take("centered", &o.centered);
   return build<RmsProp>(in, o);
 }
 
 Made make_adagrad(Inputs& in) {
   AdagradOptions o{.lr = in.options.lr, .weight_decay = in.options.weight_decay};
-  in.args.take("lr_decay", &o.lr_decay);
-  in.args.take("weight_decay", &o.weight_decay);
-  in.args.take("initial_accumulator_value", &o.initial_accumulator_value);
-  in.args.take("eps", &o.eps);
+  in.args.take("lr_decay", &o.lr_decay, kNotNegative);
+  in.args.take("weight_decay", &o.weight_decay, kNotNegative);
+  in.args.take("initial_accumulator_value", &o.initial_accumulator_value, kNotNegative);
+  in.args.take("eps", &o.eps, kNotNegative);
   return build<Adagrad>(in, o);
 }
 
@@ -124,12 +124,12 @@ Made finish(Inputs& in, const AdafactorOptions& o) {
 
 Made make_hf_adafactor(Inputs& in) {
   AdafactorOptions o{.lr = in.options.lr, .weight_decay = in.options.weight_decay};
-  in.args.take("eps1", &o.eps1);
-  in.args.take("eps2", &o.eps2);
-  in.args.take("clip_threshold", &o.clip_threshold);
-  in.args.take("decay_rate", &o.decay_rate);
-  in.args.take("beta1", &o.beta1);
-  in.args.take("weight_decay", &o.weight_decay);
+  in.args.take("eps1", &o.eps1, kNotNegative);
+  in.args.take("eps2", &o.eps2, kNotNegative);
+  in.args.take("clip_threshold", &o.clip_threshold, kPositive);
+  in.args.take("decay_rate", &o.decay_rate, kNotPositive);
+  in.args.take("beta1", &o.beta1, kBelowOne);
+  in.args.take("weight_decay", &o.weight_decay, kNotNegative);
   in.args.take("scale_parameter", &o.scale_parameter);
   in.args.take("relative_step", &o.relative_step);
   in.args.take("warmup_init", &o.warmup_init);
@@ -138,25 +138,25 @@ Made make_hf_adafactor(Inputs& in) {
   return finish(in, o);
 }
 
-/// AdaLomo is Adafactor with rates relative to the parameters' size.
+/// AdaLomo is Adafactor with rates relative to the parameters' size. Trainer passes a rate alone, no decay.
 Made make_adalomo(Inputs& in) {
-  AdafactorOptions o{.lr = in.options.lr, .weight_decay = in.options.weight_decay, .scale_parameter = true};
-  in.args.take("eps1", &o.eps1);
-  in.args.take("eps2", &o.eps2);
-  in.args.take("clip_threshold", &o.clip_threshold);
-  in.args.take("decay_rate", &o.decay_rate);
-  in.args.take("weight_decay", &o.weight_decay);
+  AdafactorOptions o{.lr = in.options.lr, .scale_parameter = true};
+  in.args.take("eps1", &o.eps1, kNotNegative);
+  in.args.take("eps2", &o.eps2, kNotNegative);
+  in.args.take("clip_threshold", &o.clip_threshold, kPositive);
+  in.args.take("decay_rate", &o.decay_rate, kNotPositive);
+  in.args.take("weight_decay", &o.weight_decay, kNotNegative);
   return finish(in, o);
 }
 
 Made make_torch_adafactor(Inputs& in) {
   AdafactorOptions o{
       .form = AdafactorOptions::Form::kTorch, .lr = in.options.lr, .eps1 = -1, .weight_decay = in.options.weight_decay};
-  in.args.take("eps1", &o.eps1);
-  in.args.take("eps2", &o.eps2);
-  in.args.take("d", &o.clip_threshold);
-  in.args.take("beta2_decay", &o.decay_rate);
-  in.args.take("weight_decay", &o.weight_decay);
+  in.args.take("eps1", &o.eps1, kNotNegative);
+  in.args.take("eps2", &o.eps2, kNotNegative);
+  in.args.take("d", &o.clip_threshold, kAtLeastOne);
+  in.args.take("beta2_decay", &o.decay_rate, kNotPositive);
+  in.args.take("weight_decay", &o.weight_decay, kNotNegative);
   return finish(in, o);
 }
 
@@ -175,7 +175,7 @@ template <class T, class Options>
 Made build_bnb(Inputs& in, Options o) {
   o.lr = in.options.lr;
   o.weight_decay = in.options.weight_decay;
-  in.args.take("weight_decay", &o.weight_decay);
+  in.args.take("weight_decay", &o.weight_decay, kNotNegative);
   o.codec = has_eight_bits(in) ? eight_bits_of(in) : nullptr;
   in.args.check_all_taken();
   return std::make_unique<T>(std::move(in.parameters), std::move(in.slices), o, std::move(in.group));
@@ -194,7 +194,7 @@ Made make_torchao_adamw(Inputs& in) {
   o.weight_decay = in.options.weight_decay;
   o.codec = torchao_state_codec(has_eight_bits(in) ? 8 : 4);
   take_trainers_moments(in, o);
-  in.args.take("weight_decay", &o.weight_decay);
+  in.args.take("weight_decay", &o.weight_decay, kNotNegative);
   in.args.check_all_taken();
   return std::make_unique<TorchaoAdamW>(std::move(in.parameters), std::move(in.slices), o, std::move(in.group));
 }
@@ -203,8 +203,8 @@ Made make_bnb_lion(Inputs& in) {
   BnbLionOptions o;
   o.beta1 = in.options.adam_beta1;
   o.beta2 = in.options.adam_beta2;
-  in.args.take("beta1", &o.beta1);
-  in.args.take("beta2", &o.beta2);
+  in.args.take("beta1", &o.beta1, kBelowOne);
+  in.args.take("beta2", &o.beta2, kBelowOne);
   return build_bnb<BnbLion>(in, o);
 }
 
@@ -213,20 +213,20 @@ Made make_ad_ema_mix(Inputs& in) {
   o.beta1 = in.options.adam_beta1;
   o.beta2 = in.options.adam_beta2;
   o.eps = in.options.adam_epsilon;
-  in.args.take("beta1", &o.beta1);
-  in.args.take("beta2", &o.beta2);
-  in.args.take("beta3", &o.beta3);
-  in.args.take("alpha", &o.alpha);
-  in.args.take("eps", &o.eps);
-  in.args.take("t_alpha", &o.t_alpha);
-  in.args.take("t_beta3", &o.t_beta3);
+  in.args.take("beta1", &o.beta1, kBelowOne);
+  in.args.take("beta2", &o.beta2, kBelowOne);
+  in.args.take("beta3", &o.beta3, kBelowOne);
+  in.args.take("alpha", &o.alpha, kNotNegative);
+  in.args.take("eps", &o.eps, kNotNegative);
+  in.args.take("t_alpha", &o.t_alpha, kNotNegative);
+  in.args.take("t_beta3", &o.t_beta3, kNotNegative);
   return build_bnb<AdEmaMix>(in, o);
 }
 
 Made make_bnb_rms_prop(Inputs& in) {
   BnbRmsPropOptions o;
-  in.args.take("alpha", &o.alpha);
-  in.args.take("eps", &o.eps);
+  in.args.take("alpha", &o.alpha, kNotNegative);
+  in.args.take("eps", &o.eps, kNotNegative);
   return build_bnb<BnbRmsProp>(in, o);
 }
 
@@ -234,7 +234,7 @@ Made make_bnb_rms_prop(Inputs& in) {
 Made make_lora_fa(Inputs& in) {
   LoraFaOptions o{.lr = in.options.lr, .weight_decay = in.options.weight_decay};
   take_moments(in, o);
-  in.args.take("weight_decay", &o.weight_decay);
+  in.args.take("weight_decay", &o.weight_decay, kNotNegative);
   in.args.check_all_taken();
   return std::make_unique<LoraFa>(std::move(in.parameters), std::move(in.slices), o, std::move(in.group));
 }
@@ -247,7 +247,7 @@ Made make_stable_adamw(Inputs& in) {
   o.eps = in.options.adam_epsilon;
   o.weight_decay = in.options.weight_decay;
   in.args.take("decouple_lr", &o.decouple_lr);
-  in.args.take("max_lr", &o.max_lr);
+  in.args.take("max_lr", &o.max_lr, kPositive);
   in.args.check_all_taken();
   return std::make_unique<StableAdamW>(std::move(in.parameters), std::move(in.slices), o, std::move(in.group));
 }
@@ -257,12 +257,12 @@ Made make_grok_adamw(Inputs& in) {
   GrokAdamWOptions o;
   o.lr = in.options.lr;
   o.weight_decay = in.options.weight_decay;
-  in.args.take("alpha_init", &o.alpha_init);
-  in.args.take("lamb", &o.lamb);
-  in.args.take("gamma", &o.gamma);
+  in.args.take("alpha_init", &o.alpha_init, kPart);
+  in.args.take("lamb", &o.lamb, kNotNegative);
+  in.args.take("gamma", &o.gamma, kPart);
   double signal_decay = 0.1;  // of a signal that Trainer never gives
-  in.args.take("grokking_signal_decay_rate", &signal_decay);
-  in.args.take("gradient_clipping", &o.gradient_clipping);
+  in.args.take("grokking_signal_decay_rate", &signal_decay, kNotNegative);
+  in.args.take("gradient_clipping", &o.gradient_clipping, kNotNegative);
   in.args.check_all_taken();
   return std::make_unique<GrokAdamW>(std::move(in.parameters), std::move(in.slices), o, std::move(in.group));
 }
@@ -274,7 +274,7 @@ Made make_schedule_free(Inputs& in) {
   o.lr = in.options.lr;
   o.weight_decay = in.options.weight_decay;
   if (o.base == Base::kSgd) {
-    in.args.take("momentum", &o.beta1);
+    in.args.take("momentum", &o.beta1, kAny);
   } else {
     take_trainers_moments(in, o);
   }
@@ -282,11 +282,11 @@ Made make_schedule_free(Inputs& in) {
     in.args.take("silent_sgd_phase", &o.silent_sgd_phase);
   } else {
     o.warmup_steps = static_cast<double>(in.options.warmup_steps);
-    in.args.take("warmup_steps", &o.warmup_steps);
+    in.args.take("warmup_steps", &o.warmup_steps, kNotNegative);
   }
-  in.args.take("weight_decay", &o.weight_decay);
-  in.args.take("r", &o.r);
-  in.args.take("weight_lr_power", &o.weight_lr_power);
+  in.args.take("weight_decay", &o.weight_decay, kNotNegative);
+  in.args.take("r", &o.r, kAny);
+  in.args.take("weight_lr_power", &o.weight_lr_power, kAny);
   return build<ScheduleFree>(in, o);
 }
 
@@ -295,7 +295,7 @@ Made make_any_precision(Inputs& in) {
   o.lr = in.options.lr;
   o.weight_decay = in.options.weight_decay;
   take_trainers_moments(in, o);
-  in.args.take("weight_decay", &o.weight_decay);
+  in.args.take("weight_decay", &o.weight_decay, kNotNegative);
   in.args.take("use_kahan_summation", &o.use_kahan_summation);
   const auto take_dtype = [&](const char* key, at::ScalarType& dtype) {
     std::string name;
@@ -321,17 +321,16 @@ MakeOptimizer maker(const Options& options) {
   };
 }
 
-/// What Trainer gives GaLore and APOLLO alike, taken from the arguments.
+/// What Trainer gives GaLore and APOLLO alike, taken from the arguments: its own decay is not among it.
 LowRankOptions low_rank_options(Inputs& in, double scale) {
   LowRankOptions o;
   o.lr = in.options.lr;
-  o.weight_decay = in.options.weight_decay;
   o.scale = scale;
   o.same_seed = in.name.ends_with("_layerwise");
   in.args.take("rank", &o.projection.rank);
   in.args.take("update_proj_gap", &o.projection.update_proj_gap);
-  in.args.take("scale", &o.scale);
-  in.args.take("weight_decay", &o.weight_decay);
+  in.args.take("scale", &o.scale, kNotNegative);
+  in.args.take("weight_decay", &o.weight_decay, kNotNegative);
   if (o.projection.rank < 1 || o.projection.update_proj_gap < 1)
     throw ConfigError("optim_args of '" + in.name + "': rank and update_proj_gap must be at least 1", "optim_args");
   return o;

@@ -31,11 +31,14 @@ void OptimArgs::reject(const char* key, const char* expected, const std::string&
       "optim_args");
 }
 
-void OptimArgs::take(const char* key, double* target) {
+void OptimArgs::take(const char* key, double* target, const Range& range) {
   const auto* text = find(key);
   if (!text || *text == "None") return;
-  const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), *target);
+  double value = 0;
+  const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), value);
   if (error != std::errc() || end != text->data() + text->size()) reject(key, "a number", *text);
+  if (!(value >= range.least && value <= range.most)) reject(key, range.words, *text);  // a NaN neither
+  *target = value;
 }
 
 void OptimArgs::take(const char* key, bool* target) {

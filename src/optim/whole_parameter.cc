@@ -9,6 +9,7 @@
 #include <array>
 #include <cmath>
 #include <map>
+#include <optional>
 
 #include "optim/flat_numbers.h"
 #include "tessera/base/error.h"
@@ -128,10 +129,11 @@ GrokAdamW::GrokAdamW(std::vector<at::Tensor> parameters, std::vector<ParameterSl
     : WholeParameterOptimizer(std::move(parameters), std::move(slices), options.lr, options.weight_decay,
                               {"exp_avg", "exp_avg_sq", "grok_ema"}, std::move(group)),
       options_(options) {
-  std::map<double, int> sizes;  // of the groups, by their decay
+  std::map<std::optional<double>, int>
+      sizes;  // of the groups: what has a decay of its own is one, also where all are 0
   std::map<std::string, int> places;
   for (const auto& slice : slices_)
-    if (!places.contains(slice.name)) places[slice.name] = sizes[slice.weight_decay.value_or(options.weight_decay)]++;
+    if (!places.contains(slice.name)) places[slice.name] = sizes[slice.weight_decay]++;
   place_in_group_.assign(places.begin(), places.end());
 }
 

@@ -80,9 +80,8 @@ std::string note_on_balance(const KtoOptions& options, std::int64_t desirable, s
 
 struct RewardOptions {
   std::optional<double> center_rewards_coefficient = {};
-  bool margins = false;  // the rows have them
 };
-/// Bradley-Terry over a classifier's scores (columns kReward, kMargin).
+/// Bradley-Terry over a classifier's scores (columns kReward, kMargin; margins that rows do not have are 0).
 Loss reward_loss(const Completions& pairs, const RewardOptions& options);
 
 }  // namespace tessera::preference

@@ -10,7 +10,7 @@ Loss reward_loss(const Completions& pairs, const RewardOptions& o) {
   const auto chosen = pairs.chosen(Column::kReward), rejected = pairs.rejected(Column::kReward);
   const auto margin = chosen - rejected;
   Loss out;
-  out.losses = -at::log_sigmoid(o.margins ? margin - pairs.chosen(Column::kMargin) : margin);
+  out.losses = -at::log_sigmoid(margin - pairs.chosen(Column::kMargin));
   out.loss = out.losses.mean();
   if (o.center_rewards_coefficient)
     out.loss = out.loss + *o.center_rewards_coefficient * (chosen + rejected).square().mean();

@@ -15,6 +15,7 @@
 #include "tasks/classify_metrics.h"
 #include "tasks/find_non_finite.h"
 #include "tasks/row_sampler.h"
+#include "tasks/training_tokenizer.h"
 #include "tessera/base/error.h"
 #include "train/seconds.h"
 
@@ -107,6 +108,9 @@ class ClassifyJob final : public TrainingJob {
     data_ = load_class_data(o_, tokenizer_path_, known_);
     tokenizer_ = data_.tokenizer;
     for (const auto& note : data_.notes) notes_.push_back(note);
+    config::Problems problems;
+    train::check_metric(arguments_, names_of_class_metrics(data_.problem), problems);
+    problems.throw_all();
     const auto labels = static_cast<std::int64_t>(data_.names.size());
     if (known_ && known_->config.num_labels != labels && !o_.ignore_mismatched_sizes)
       throw ConfigError(fmt::format("'{}' classifies into {} classes, the data has {} ({}); "
@@ -134,12 +138,7 @@ class ClassifyJob final : public TrainingJob {
           fmt::format("Some weights of {} were not initialized from the model checkpoint at {} and are "
                       "newly initialized: {}",
                       classes_->architecture, folder_, fmt::join(model_.new_weights, ", ")));
-    const auto tokens = tokenizer_->vocab_size();
-    if (tokens > model_.config.vocab_size)
-      throw DataError(
-          fmt::format("the tokenizer '{}' has {} tokens, the model's table {} rows: they do not belong together",
-                      tokenizer_path_, tokens, model_.config.vocab_size),
-          tokenizer_path_);
+    require_rows_for(*tokenizer_, tokenizer_path_, model_.config.vocab_size);
     const auto longest = model_.config.max_positions;
     if (longest > 0 && o_.max_length > longest)
       throw ConfigError(

@@ -16,6 +16,7 @@
 #include "base/crc32c.h"
 #include "families/config_reader.h"
 #include "models/gguf_model.h"
+#include "tasks/training_tokenizer.h"
 #include "tessera/base/error.h"
 
 namespace tessera::tasks {
@@ -183,10 +184,7 @@ std::shared_ptr<const text::Tokenizer> with_padding(const std::string& path, con
   auto tokenizer = text::open_tokenizer(path);
   if (pad_token.empty() && tokenizer->pad_id() >= 0) return tokenizer;
   text::TokenizerChanges changes;
-  changes.special.pad = pad_token.empty() ? tokenizer->special_tokens().eos : pad_token;
-  if (changes.special.pad.empty())
-    throw ConfigError("the tokenizer '" + path + "' has neither a padding nor an eos token; name one with --pad_token",
-                      "pad_token");
+  changes.special.pad = pad_token.empty() ? eos_as_padding(tokenizer->special_tokens().eos, path) : pad_token;
   const auto before = tokenizer->vocab_size();
   tokenizer = tokenizer->with(changes);
   if (tokenizer->vocab_size() > before)

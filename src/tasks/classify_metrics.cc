@@ -98,9 +98,11 @@ nlohmann::ordered_json ClassCounts::by_class(const std::vector<std::string>& nam
   return out;
 }
 
-std::vector<std::string> names_of_all_class_metrics() {
-  return {"eval_loss", "eval_accuracy", "eval_f1",      "eval_f1_macro",           "eval_mse",
-          "eval_mae",  "eval_pearson",  "eval_runtime", "eval_samples_per_second", "eval_steps_per_second"};
+std::vector<std::string> names_of_class_metrics(ProblemType problem) {
+  std::vector<std::string> names = {"eval_loss"};
+  for (const auto& [name, value] : ClassCounts(problem, 0).metrics()) names.push_back(name);
+  names.insert(names.end(), {"eval_runtime", "eval_samples_per_second", "eval_steps_per_second"});
+  return names;
 }
 
 std::string class_table(const nlohmann::ordered_json& by_class) {

@@ -40,8 +40,8 @@ class ClassCounts {
   std::vector<double> values_;
 };
 
-/// Of every kind of problem: which one it is is known once the rows are read.
-std::vector<std::string> names_of_all_class_metrics();
+/// Of what an evaluation gives.
+std::vector<std::string> names_of_class_metrics(families::ProblemType problem);
 
 /// by_class() as scikit-learn prints it.
 std::string class_table(const nlohmann::ordered_json& by_class);

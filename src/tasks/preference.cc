@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <nlohmann/json.hpp>
 #include <ostream>
 
@@ -56,7 +55,6 @@ class PreferenceJob final : public TrainingJob {
       if (auto note = preference::note_on_balance(objective_.kto, rows.desirable(), rows.size()); !note.empty())
         notes_.push_back(std::move(note));
     }
-    objective_.reward.margins = splits_.train->row(0).has_margin;
     train_ = rows_of(*splits_.train);
     if (splits_.eval) eval_ = rows_of(*splits_.eval);
     require_completions();
@@ -118,12 +116,7 @@ class PreferenceJob final : public TrainingJob {
       throw ConfigError("--neftune_noise_alpha is built for decoders, and '" + folder_ + "' holds a " +
                             model_.config.model_type + "; leave it out",
                         "neftune_noise_alpha");
-    const auto tokens = tokenizer_->vocab_size();
-    if (tokens > model_.config.vocab_size)
-      throw DataError(
-          fmt::format("the tokenizer '{}' has {} tokens, the model's table {} rows: they do not belong together",
-                      tokenizer_path_, tokens, model_.config.vocab_size),
-          tokenizer_path_);
+    require_rows_for(*tokenizer_, tokenizer_path_, model_.config.vocab_size);
   }
 
   /// DPO and KTO always add their balance in TRL, ORPO and CPO where config.json has output_router_logits.
@@ -162,13 +155,12 @@ class PreferenceJob final : public TrainingJob {
     return std::make_unique<ShownPreferences>(*model_.model, train_, objective_, arguments_, *group_);
   }
 
-  /// No fewer than the run takes.
+  /// In the first pass over the rows: no fewer than the run takes.
   std::int64_t batches_of_run(const PreferenceTrainable& task) const {
-    const auto& a = arguments_;
-    if (a.max_steps > 0) return a.max_steps * a.gradient_accumulation_steps;
-    return static_cast<std::int64_t>(
-               std::ceil(std::max(a.num_train_epochs, 0.0) * static_cast<double>(task.batches_per_epoch()))) +
-           a.gradient_accumulation_steps;
+    const auto options = arguments_.trainer_options();
+    const auto batches = task.batches_per_epoch();
+    const auto steps = std::min(train::total_steps(options, batches), train::steps_per_epoch(options, batches));
+    return steps * options.gradient_accumulation_steps;
   }
 
   bool adapter_is_new() const { return model_.adapters && o_.adapter.adapter_name_or_path.empty(); }

@@ -266,6 +266,11 @@ void check_preference(const config::OptionTable& table, PreferenceOptions& o, co
                    "--loss_type kto compares each answer with other prompts of its batch: "
                    "--per_device_train_batch_size must be above 1",
                    "per_device_train_batch_size");
+  problems.require(
+      !o.objective.needs_mismatched() || o.training.train_sampling_strategy == train::SamplingStrategy::kSequential,
+      "--loss_type kto compares each answer with those of its neighbours in the file: "
+      "--train_sampling_strategy must be sequential, or the loss apo_zero_unpaired",
+      "train_sampling_strategy");
   problems.require(o.pad_to_multiple_of >= 1, "--pad_to_multiple_of must be at least 1", "pad_to_multiple_of");
   problems.require(o.data.max_length >= 0, "--max_length must not be negative", "max_length");
   problems.require(o.precompute_ref_batch_size >= 0, "--precompute_ref_batch_size must be at least 1",
@@ -292,7 +297,7 @@ data::PreferenceForm form_for(Method method) {
 
 /// What evaluations give, by TRL's names.
 std::vector<std::string> measured_names(Method method) {
-  std::vector<std::string> names = {"loss", "runtime", "samples_per_second", "steps_per_second"};
+  std::vector<std::string> names = {"loss", "num_tokens", "runtime", "samples_per_second", "steps_per_second"};
   const auto add = [&](std::initializer_list<const char*> more) {
     names.insert(names.end(), more.begin(), more.end());
   };

@@ -36,6 +36,17 @@ class EvaluationMode {
   std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> before_;
 };
 
+/// Of both sides of these rows, as far as they are not cut.
+std::int64_t tokens_of(const PreferenceRows& data, const std::vector<std::int64_t>& rows) {
+  const auto most = data.collate.max_length;
+  std::int64_t tokens = 0;
+  for (const auto row : rows) {
+    const auto [chosen, rejected] = data.rows->lengths(row);
+    for (const auto length : {chosen, rejected}) tokens += most > 0 ? std::min(most, length) : length;
+  }
+  return tokens;
+}
+
 at::Tensor numbers(const std::vector<std::int64_t>& rows) {
   return at::tensor(rows, at::TensorOptions().dtype(at::kLong));
 }
@@ -155,13 +166,7 @@ void PreferenceTrainable::set_training(bool training) {
 
 std::int64_t PreferenceTrainable::input_tokens(std::int64_t epoch, std::int64_t batch) {
   all_.seek({epoch, batch});
-  std::int64_t tokens = 0;
-  const auto most = data_.collate.max_length;
-  for (const auto row : all_.next()) {
-    const auto [chosen, rejected] = data_.rows->lengths(row);
-    for (const auto length : {chosen, rejected}) tokens += most > 0 ? std::min(most, length) : length;
-  }
-  return tokens;
+  return tokens_of(data_, all_.next());
 }
 
 std::string PreferenceTrainable::find_non_finite(std::int64_t epoch, std::int64_t batch) {
@@ -209,7 +214,7 @@ train::Metrics evaluate_preferences(models::Model& model, const PreferenceRows& 
                               .shuffle = false,
                               .last_batch = data::LastBatch::kKeep});
   report::ProgressBar bar(err, bars, sampler.batches_per_epoch(), "eval");
-  double loss = 0;
+  double loss = 0, tokens = 0;
   train::MetricMeans means;
   for (std::int64_t b = 0; b < sampler.batches_per_epoch(); ++b) {
     const auto mine = sampler.next();
@@ -219,10 +224,12 @@ train::Metrics evaluate_preferences(models::Model& model, const PreferenceRows& 
     const auto step = preference_step(model, part, logps, objective, group);
     bar.update();
     loss += step.result.loss.item<double>() * static_cast<double>(all);
+    tokens += static_cast<double>(tokens_of(data, mine));
     means.add(step.result.metrics);
   }
   bar.close();
   train::Metrics metrics = {{"eval_loss", loss / static_cast<double>(data.rows->size())}};
+  metrics.emplace_back("eval_num_tokens", train::sum_over_ranks(group, tokens));
   for (const auto& [name, value] : means.values()) metrics.emplace_back("eval_" + name, value);
   return timed_metrics(std::move(metrics), train::seconds_since(start), data.rows->size(), sampler.batches_per_epoch());
 }

@@ -2,8 +2,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -12,7 +10,6 @@
 #include "tasks/row_sampler.h"
 #include "tasks/same_snapshot.h"
 #include "tasks/training_job.h"
-#include "tessera/base/error.h"
 #include "tessera/nn/embedding.h"
 #include "tessera/nn/packed_weight.h"
 
@@ -142,12 +139,7 @@ std::int64_t SftRows::longest() const {
 }
 
 void SftRows::check(const models::ModelConfig& model) const {
-  const auto tokens = opened.tokenizer->vocab_size();
-  if (tokens <= model.vocab_size) return;
-  throw DataError(
-      fmt::format("the tokenizer '{}' has {} tokens, the model's table {} rows: they do not belong together",
-                  tokenizer_path, tokens, model.vocab_size),
-      tokenizer_path);
+  require_rows_for(*opened.tokenizer, tokenizer_path, model.vocab_size);
 }
 
 std::vector<std::string> evaluation_names(const train::TrainingArguments& arguments) {

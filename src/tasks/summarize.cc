@@ -3,13 +3,13 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <cmath>
 #include <ctime>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <ostream>
 
 #include "base/json_text.h"
+#include "base/rounded.h"
 #include "checkpoint/torch_state.h"
 #include "report/progress.h"
 #include "tasks/pair_training.h"
@@ -27,13 +27,6 @@ std::string date_of_run() {
   ::localtime_r(&now, &local);
   char text[40];
   return {text, std::strftime(text, sizeof(text), "%Y-%m-%d-%I:%M:%S_%p", &local)};
-}
-
-/// str(round(value, 4))
-std::string rounded(double value) {
-  std::string text = fmt::format("{:.4f}", value);
-  while (text.ends_with('0') && !text.ends_with(".0")) text.pop_back();
-  return text;
 }
 
 data::TokenizedPairs tokenize_wikihow(std::vector<data::TextPair> rows, const text::Tokenizer& tokenizer,
@@ -74,7 +67,7 @@ class SummarizeJob final : public TrainingJob, public train::Presentation {
 
   std::vector<PreparedRows> prepared() const override { return prepared_rows(&train_, &validation_); }
 
-  config::AccelerateConfig launch() override { return summarize_settings(o_, notes_); }
+  config::AccelerateConfig launch() override { return launched_; }
 
   void check_model() override {
     require_ids_below(train_, model_.config.vocab_size, tokenizer_path_);
@@ -156,7 +149,7 @@ class SummarizeJob final : public TrainingJob, public train::Presentation {
 
   /// Written under a hidden name: what is called T5-model-... is whole. Returns the path.
   std::string save_best(std::int64_t epoch, double loss) {
-    const std::string prefix = fmt::format("{}-{}", epoch, rounded(loss));
+    const std::string prefix = fmt::format("{}-{}", epoch, json_text(nlohmann::json(rounded(loss, 4))));
     out_ << "--> entering save model state\n--> saving model ...\n"
          << "--> attempting to save model prefix " << prefix << "\n";
     const std::string name = "T5-model-" + date_ + "-" + prefix;
@@ -195,6 +188,7 @@ class SummarizeJob final : public TrainingJob, public train::Presentation {
   }
 
   const SummarizeOptions& o_;
+  const config::AccelerateConfig launched_ = summarize_settings(o_, notes_);  // which adds a note: once
   std::string date_;
   data::TokenizedPairs train_, validation_;
   data::CollateOptions collate_;

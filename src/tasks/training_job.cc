@@ -3,13 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <filesystem>
 #include <ostream>
 
 #include "base/folder_names.h"
 #include "base/open_file.h"
 #include "base/rank_record.h"
+#include "base/rounded.h"
 #include "checkpoint/checkpoint_folder.h"
 #include "hub/model_folder.h"
 #include "peft/adapter_config.h"
@@ -54,10 +54,6 @@ const KindWords& words_of(models::ModelKind kind) {
   throw Error("a kind of model without a name");
 }
 
-double rounded(double value, double scale) {
-  return std::round(value * scale) / scale;
-}
-
 }  // namespace
 
 void add_job_flags(config::OptionTable& table, JobOptions& o, const char* group) {
@@ -78,7 +74,7 @@ void check_job(JobOptions& o, const config::OptionTable& table, const std::vecto
   o.command = table.command();
   o.given = table.given_values();
   train::check_training_arguments(o.training, table, problems);
-  train::check_metric(o.training, measured, problems);
+  if (!measured.empty()) train::check_metric(o.training, measured, problems);
   if (o.training.train_sampling_strategy == train::SamplingStrategy::kGroupByLength)
     o.notes.push_back("--train_sampling_strategy group_by_length takes rows in random order, whatever their lengths");
   check_lora_flags(o.adapter, problems);
@@ -92,9 +88,9 @@ void check_job(JobOptions& o, const config::OptionTable& table, const std::vecto
 }
 
 train::Metrics timed_metrics(train::Metrics measured, double seconds, std::int64_t rows, std::int64_t batches) {
-  measured.emplace_back("eval_runtime", rounded(seconds, 1e4));
-  measured.emplace_back("eval_samples_per_second", rounded(static_cast<double>(rows) / seconds, 1e3));
-  measured.emplace_back("eval_steps_per_second", rounded(static_cast<double>(batches) / seconds, 1e3));
+  measured.emplace_back("eval_runtime", rounded(seconds, 4));
+  measured.emplace_back("eval_samples_per_second", rounded(static_cast<double>(rows) / seconds, 3));
+  measured.emplace_back("eval_steps_per_second", rounded(static_cast<double>(batches) / seconds, 3));
   return measured;
 }
 
@@ -297,11 +293,11 @@ bool TrainingJob::train() {
   session_task.device = device_;
   session_task.planned_device_bytes = device_plan_.total();
   session_task.settings = settings();
+  if (options_.save_model) session_task.save_result = [this] { save_result(); };
   train::Session session(arguments_, session_task, {trainer, *model_.sharded, *optimizer}, out_, err_);
   const bool finished = session.run();
   if (!finished) require_kept(plan_, watch, options_.max_memory, *group_);
   if (finished) {  // while the session holds the folder
-    if (options_.save_model) save_result();
     if (group_->rank() == 0) write_results(session.state(), session_task);
     if (options_.save_model && group_->rank() == 0) uploads_.push_result();
   }
@@ -333,18 +329,18 @@ nlohmann::ordered_json TrainingJob::settings() {
   const auto mib_of = [](const estimate::RankPlan& plan) {
     Json parts = Json::object();
     for (const auto& part : plan.parts) {
-      const double mib = rounded(static_cast<double>(part.bytes) / (1 << 20), 10);
+      const double mib = rounded(static_cast<double>(part.bytes) / (1 << 20), 1);
       parts[part.what] = mib;
     }
     return parts;
   };
   auto planned = mib_of(plan_);
-  planned["the program"] = rounded(static_cast<double>(estimate::kProgramBytes) / (1 << 20), 10);
+  planned["the program"] = rounded(static_cast<double>(estimate::kProgramBytes) / (1 << 20), 1);
   Json settings = {{"command", options_.command},
                    {"flags", std::move(flags)},
                    {"launch", std::move(launched)},
                    {"planned_memory_mib", std::move(planned)},
-                   {"preparation_seconds", rounded(train::seconds_since(started_), 1e4)}};
+                   {"preparation_seconds", rounded(train::seconds_since(started_), 4)}};
   if (!device_plan_.parts.empty()) settings["planned_device_mib"] = mib_of(device_plan_);
   return settings;
 }

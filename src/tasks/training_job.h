@@ -44,7 +44,7 @@ struct JobOptions {
 /// The flags that no group of others holds: --print_model, --save_model, --gather, --max_memory, --push_to_hub.
 void add_job_flags(config::OptionTable& table, JobOptions& options, const char* group);
 /// Behind the task's own checks: adapters, packed weights, the device, the arguments of training. measured: the names
-/// of what evaluations give. Fills in the notes.
+/// of what evaluations give; empty: the data say them, and the job checks them then. Fills in the notes.
 void check_job(JobOptions& options, const config::OptionTable& table, const std::vector<std::string>& measured,
                config::Problems& problems);
 

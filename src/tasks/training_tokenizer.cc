@@ -1,5 +1,7 @@
 #include "tasks/training_tokenizer.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <filesystem>
 
@@ -78,18 +80,27 @@ TrainingTokenizer open_training_tokenizer(const TokenizerFlags& options, const s
   if (!options.pad_token.empty()) changes.special.pad = options.pad_token;
   const auto& own = result.tokenizer->special_tokens();
   if (changes.special.pad.empty() && own.pad.empty()) {
-    changes.special.pad = changes.special.eos.empty() ? own.eos : changes.special.eos;
-    if (changes.special.pad.empty()) {
-      throw ConfigError(
-          "the tokenizer '" + path + "' has neither a padding nor an eos token; name one with --pad_token",
-          "pad_token");
-    }
+    changes.special.pad = eos_as_padding(changes.special.eos.empty() ? own.eos : changes.special.eos, path);
   }
   result.tokenizer = result.tokenizer->with(changes);
   result.template_place = place_of_template(options.chat_template_format, chosen, path);
   const std::int64_t after = result.tokenizer->vocab_size();
   if (after > before) result.min_vocab_size = (after + 7) / 8 * 8;
   return result;
+}
+
+std::string eos_as_padding(const std::string& eos, const std::string& path) {
+  if (!eos.empty()) return eos;
+  throw ConfigError("the tokenizer '" + path + "' has neither a padding nor an eos token; name one with --pad_token",
+                    "pad_token");
+}
+
+void require_rows_for(const text::Tokenizer& tokenizer, const std::string& path, std::int64_t rows) {
+  if (tokenizer.vocab_size() <= rows) return;
+  throw DataError(
+      fmt::format("the tokenizer '{}' has {} tokens, the model's table {} rows: they do not belong together", path,
+                  tokenizer.vocab_size(), rows),
+      path);
 }
 
 }  // namespace tessera::tasks

@@ -26,4 +26,9 @@ struct TrainingTokenizer {
 /// place. ConfigError when there is neither, or when eos_token or pad_token names no token.
 TrainingTokenizer open_training_tokenizer(const TokenizerFlags& options, const std::string& path);
 
+/// `eos`, which pads where no other token does; ConfigError where it is empty. path: of the tokenizer, for the message.
+std::string eos_as_padding(const std::string& eos, const std::string& path);
+/// DataError where it has more tokens than the model's table has rows.
+void require_rows_for(const text::Tokenizer& tokenizer, const std::string& path, std::int64_t rows);
+
 }  // namespace tessera::tasks

@@ -8,6 +8,7 @@
 #include "base/open_file.h"
 #include "models/causal_lm.h"
 #include "tasks/fsdp_options.h"
+#include "train/whole_steps.h"
 
 namespace tessera::tasks {
 namespace {
@@ -164,8 +165,9 @@ void check_trl_flags(const TrlFlags& flags, const config::OptionTable& table, Jo
 
 std::int64_t rows_to_read(const TrlFlags& flags, const train::TrainingArguments& a, int ranks) {
   if (!a.do_train) return 1;
-  return flags.dataset_streaming ? a.max_steps * a.gradient_accumulation_steps * a.per_device_train_batch_size * ranks
-                                 : 0;
+  const double rows = static_cast<double>(a.max_steps) * static_cast<double>(a.gradient_accumulation_steps) *
+                      static_cast<double>(a.per_device_train_batch_size) * ranks;
+  return flags.dataset_streaming ? train::whole_steps(rows) : 0;
 }
 
 }  // namespace tessera::tasks

@@ -8,6 +8,7 @@
 
 #include "base/file.h"
 #include "tessera/base/error.h"
+#include "train/whole_steps.h"
 
 namespace tessera::train {
 
@@ -19,7 +20,7 @@ const std::vector<std::pair<std::string, Interval>>& intervals() {
 
 std::int64_t CheckpointOptions::every(double value, std::int64_t total_steps) {
   if (value < 1) value = std::ceil(value * static_cast<double>(total_steps));
-  return std::max<std::int64_t>(1, static_cast<std::int64_t>(value));
+  return std::max<std::int64_t>(1, whole_steps(value));
 }
 
 void add_checkpoint_options(config::OptionTable& table, CheckpointOptions& o, const char* group) {

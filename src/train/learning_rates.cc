@@ -68,14 +68,17 @@ void apply_groups(const std::vector<Group>& groups, std::vector<optim::Parameter
                         "lr_groups");
 }
 
+bool is_in_embedding(const optim::ParameterSlice& slice) {
+  return slice.name.find(".lora_embedding_") != std::string::npos;
+}
+
 void apply_loraplus(const LearningRates& rates, double learning_rate, std::vector<optim::ParameterSlice>& slices) {
   bool any = false;
   for (auto& slice : slices) {
-    const auto has = [&](const char* part) { return slice.name.find(part) != std::string::npos; };
-    any = any || has("lora_B");
-    if (has(".lora_embedding_")) {
+    any = any || slice.name.find("lora_B") != std::string::npos;
+    if (is_in_embedding(slice)) {
       slice.lr_scale = rates.loraplus_lr_embedding / learning_rate;
-    } else if (has("lora_B") || slice.shape.size() == 1) {
+    } else if (is_fast_in_loraplus(slice)) {
       slice.lr_scale = rates.loraplus_lr_ratio;
     }
   }
@@ -85,6 +88,10 @@ void apply_loraplus(const LearningRates& rates, double learning_rate, std::vecto
 }
 
 }  // namespace
+
+bool is_fast_in_loraplus(const optim::ParameterSlice& slice) {
+  return !is_in_embedding(slice) && (slice.name.find("lora_B") != std::string::npos || slice.shape.size() == 1);
+}
 
 void check_learning_rates(const LearningRates& rates, double learning_rate) {
   (void)parse(rates.groups, learning_rate);

@@ -21,6 +21,9 @@ struct LearningRates {
 /// beside a learning rate of 0.
 void check_learning_rates(const LearningRates& rates, double learning_rate);
 
+/// In LoRA+'s group B: of it PEFT does not decay biases and what LayerNorms have, of the others it decays all.
+bool is_fast_in_loraplus(const optim::ParameterSlice& slice);
+
 /// Sets the slices' lr_scale. ConfigError for a group that no parameter is in, and for a ratio where no LoRA trains.
 void apply_learning_rates(const LearningRates& rates, double learning_rate, std::vector<optim::ParameterSlice>& slices);
 

@@ -17,7 +17,7 @@ struct PhaseName {
 inline constexpr PhaseName kPhaseNames[kPhaseCount] = {{"forward and backward", "forward_and_backward_seconds"},
                                                        {"the update", "update_seconds"},
                                                        {"evaluation", "evaluation_seconds"},
-                                                       {"saving a checkpoint", "saving_seconds"}};
+                                                       {"saving", "saving_seconds"}};
 
 class PhaseClock {
  public:

@@ -1,6 +1,7 @@
 #include "train/report_to.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "tessera/base/error.h"
 
@@ -10,6 +11,10 @@ namespace {
 constexpr const char* kFile = "jsonl:";
 
 }  // namespace
+
+std::vector<std::string> report_words() {
+  return {"tensorboard", "html", "wandb", "mlflow", "all", "none"};
+}
 
 ReportTo read_report_to(const std::vector<std::string>& words) {
   ReportTo to;
@@ -24,11 +29,10 @@ ReportTo read_report_to(const std::vector<std::string>& words) {
     } else if (word.starts_with(kFile) && word.size() > 6) {
       to.metrics_file = word.substr(6);
     } else {
-      throw ConfigError(
-          fmt::format("--report_to '{}' is not known; there are tensorboard, html, jsonl:FILE, wandb, "
-                      "mlflow, all and none. Other trackers can read metrics.jsonl: one JSON object a row",
-                      word),
-          "report_to");
+      throw ConfigError(fmt::format("--report_to '{}' is not known; there are jsonl:FILE, {}. Other trackers can read "
+                                    "metrics.jsonl: one JSON object a row",
+                                    word, fmt::join(report_words(), ", ")),
+                        "report_to");
     }
   }
   return to;

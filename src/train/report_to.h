@@ -11,6 +11,9 @@ struct ReportTo {
   std::vector<std::string> trackers;  // that are Python's: "wandb", "mlflow"
 };
 
+/// What --report_to takes beside jsonl:FILE.
+std::vector<std::string> report_words();
+
 /// ConfigError names a word that is none of those that --report_to takes.
 ReportTo read_report_to(const std::vector<std::string>& words);
 

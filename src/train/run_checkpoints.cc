@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <ostream>
 
 #include "base/file.h"
@@ -86,6 +87,16 @@ std::int64_t RunCheckpoints::steps_done(const TrainerState& read) const {
   return steps;
 }
 
+namespace {
+
+/// Of `steps` steps here as large a part as of the checkpoint's: what the schedule does not count.
+std::int64_t skipped_of(std::int64_t steps, const TrainerState& read) {
+  if (read.global_step == 0) return 0;
+  return std::clamp<std::int64_t>(read.skipped_steps * steps / read.global_step, 0, steps);
+}
+
+}  // namespace
+
 void RunCheckpoints::resume() {
   if (!options_.is_resumed()) return;
   const std::string folder = load();
@@ -111,7 +122,7 @@ void RunCheckpoints::resume() {
   if (trainer_.scaler() && read.loss_scale > 0) trainer_.scaler()->load(read.loss_scale, read.steps_at_loss_scale);
   resumed_at_ = saved_at_ = state_.global_step;
   resumed_from_ = folder;
-  state_.skipped_steps = read.skipped_steps;
+  state_.skipped_steps = skipped_of(state_.global_step, read);
   trainer_.start_at(state_.global_step, state_.skipped_steps, read.epoch_loss);
   if (!read.has_meters) {
     out_ << "  The checkpoint keeps no running averages (an older version or another program wrote it): those of its "

@@ -54,6 +54,8 @@ class RunCheckpoints {
   /// Of rank 0: another file of the run that has to keep its name.
   void watch(HeldName file) { saver_.watch(std::move(file)); }
   bool due(bool at_epoch_end) const;
+  /// In this run.
+  bool has_saved() const { return saved_at_ > resumed_at_; }
   /// Collective. keep: a checkpoint that save_total_limit leaves.
   void save(const std::string& keep = "");
   /// Collective, after each step before anything else is written: gives names to what is written. CheckpointError on

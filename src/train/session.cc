@@ -15,6 +15,7 @@
 #include "base/grouped.h"
 #include "base/json_text.h"
 #include "base/rank_record.h"
+#include "base/rounded.h"
 #include "checkpoint/checkpoint_folder.h"
 #include "checkpoint/checkpoint_saver.h"
 #include "checkpoint/restore.h"
@@ -33,11 +34,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
-
-double rounded(double value, int digits) {
-  const double scale = std::pow(10.0, digits);
-  return std::round(value * scale) / scale;
-}
 
 /// Where transformers puts a run's TensorBoard files: output_dir/runs/Nov21_09-30-00_host.
 std::string tensorboard_folder(const TrainingArguments& arguments) {
@@ -127,7 +123,7 @@ bool Session::run() {
   trainer_.run(callbacks);
   bar_.close();
   if (profile_) out_ << profile_->finish() << "\n" << std::flush;
-  enter(Phase::kSaving);
+  if (checkpoints_.has_saved()) enter(Phase::kSaving);
   checkpoints_.finish();
   phases_.stop();
   if (interrupted_) {
@@ -328,22 +324,27 @@ void Session::measure_machine(double step_seconds) {
 }
 
 void Session::log(Json row, const Json& extra) {
+  Json with_step = show(std::move(row));
+  with_step.update(extra);
+  metrics_.write(with_step);
+  if (page_) page_->refresh();
+}
+
+Json Session::show(Json row) {
   Json with_step = row;
   with_step["step"] = state_.global_step;
   state_.log_history.push_back(nlohmann::json::parse(json_text(with_step)));
-  with_step.update(extra);
-  metrics_.write(with_step);
   if (tensorboard_) {
     for (const auto& [key, value] : row.items()) {
       const std::string tag = key.starts_with("eval_") ? "eval/" + key.substr(5) : "train/" + key;
       if (value.is_number()) tensorboard_->scalar(tag, value.get<double>(), state_.global_step);
     }
   }
-  if (page_) page_->refresh();
+  if (task_.presentation) return with_step;
   if (row.contains("epoch")) row["epoch"] = rounded(row["epoch"].get<double>(), 2);
-  if (task_.presentation) return;
   bar_.clear();
   out_ << python_text(row) << "\n" << std::flush;
+  return with_step;
 }
 
 void Session::evaluate() {
@@ -387,13 +388,13 @@ void Session::judge() {
 }
 
 bool Session::update_best(double value) {
-  const bool greater = arguments_.greater_is_better.value_or(false), is_first = !state_.best_metric;
+  const bool greater = arguments_.greater_is_better.value_or(false);
   constexpr double kWorst = std::numeric_limits<double>::infinity();
   const double best = state_.best_metric.value_or(greater ? -kWorst : kWorst);
   const double gain = greater ? value - best : best - value;  // of a NaN: none
-  const bool better = gain > 0, counts = is_first || gain > arguments_.early_stopping_threshold;
+  const bool better = gain > 0, counts = better && gain > arguments_.early_stopping_threshold;
   state_.evaluations_without_improvement = counts ? 0 : state_.evaluations_without_improvement + 1;
-  state_.best_metric = better ? value : best;
+  if (better) state_.best_metric = value;
   if (better && arguments_.save_strategy != Interval::kNo) state_.best_global_step = state_.global_step;
   if (state_.stops_early()) {
     bar_.clear();
@@ -427,8 +428,8 @@ void Session::save_now() {
 }
 
 void Session::load_best() {
-  const std::string obstacle = checkpoint::restore_checkpoint(model_, optimizer_.averages() ? &optimizer_ : nullptr,
-                                                              state_.best_model_checkpoint);
+  // With the optimizer's state: it holds what an average is made of, and which ranks AdaLoRA keeps.
+  const std::string obstacle = checkpoint::restore_checkpoint(model_, &optimizer_, state_.best_model_checkpoint);
   if (!obstacle.empty()) {
     throw CheckpointError("the best checkpoint '" + state_.best_model_checkpoint + "' cannot be loaded: " + obstacle +
                               "; the last weights are in the newest checkpoint of '" + arguments_.output_dir + "'",
@@ -453,6 +454,24 @@ void Session::summarise(double seconds) {
     row["train_tokens_per_second"] = rounded(rate, 1);
     if (gemm_rate_ > 0) row["model_flops_utilization"] = rounded(rate * task_.flops_per_token / gemm_rate_, 4);
   }
+  Json shown = show(std::move(row));
+  if (model_.group().rank() == 0) {
+    write_file_atomically(arguments_.output_dir + "/trainer_state.json", state_.to_json());
+    for (const std::string& tracker : read_report_to(arguments_.report_to).trackers)
+      out_ << fmt::format("{} gets this run by\n  {}\n", tracker, import_command(tracker, arguments_.metrics_path()))
+           << std::flush;
+  }
+  if (task_.save_result) {
+    enter(Phase::kSaving);
+    task_.save_result();
+    phases_.stop();
+  }
+  shown.update(measured());
+  metrics_.write(shown);
+  if (page_) page_->finish();
+}
+
+Json Session::measured() const {
   Json extra = Json::object();
   const auto add = [&](const char* key, std::int64_t bytes) {
     constexpr double kMiB = 1 << 20;
@@ -470,14 +489,7 @@ void Session::summarise(double seconds) {
   if (const auto peak = tensor::peak_device_bytes(task_.device)) add("measured_device_mib", *peak);
   for (std::size_t i = 0; i < kPhaseCount; ++i)
     extra[kPhaseNames[i].key] = rounded(phases_.seconds(static_cast<Phase>(i)), 4);
-  log(std::move(row), extra);
-  if (model_.group().rank() == 0) {
-    write_file_atomically(arguments_.output_dir + "/trainer_state.json", state_.to_json());
-    for (const std::string& tracker : read_report_to(arguments_.report_to).trackers)
-      out_ << fmt::format("{} gets this run by\n  {}\n", tracker, import_command(tracker, arguments_.metrics_path()))
-           << std::flush;
-  }
-  if (page_) page_->finish();
+  return extra;
 }
 
 }  // namespace tessera::train

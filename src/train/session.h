@@ -37,6 +37,9 @@ struct SessionTask {
   std::function<nlohmann::ordered_json()> samples;
   /// Numbers of the batches since the last call, the same on every rank; log rows hold their means. Empty: none.
   std::function<std::vector<Metrics>()> batch_metrics;
+  /// Collective, at the end of a run that was not interrupted: its result, with the weights that it leaves. Empty:
+  /// none.
+  std::function<void()> save_result;
   bool has_one_rate = true;               // false: batch_metrics say the rates, log rows have no other
   report::MemoryWatch* memory = nullptr;  // told of what the run does; a run over its limit ends as at a signal
   std::int64_t planned_bytes = 0;         // of a rank, for the last log row
@@ -59,7 +62,7 @@ class Session {
           std::ostream& err);
 
   /// Collective. Trains to the end or to an interruption; leaves the best weights in the model when that was asked for,
-  /// else the last ones; of an optimizer that averages, the average.
+  /// else the last ones; of an optimizer that averages, the average. Saves them as the task says.
   /// Returns false when it was interrupted (a checkpoint was written then).
   bool run();
   const TrainerState& state() const { return state_; }
@@ -100,9 +103,12 @@ class Session {
   void interrupt(const StepReport& step);
   void evaluate_what_was_left();
   void load_best();
+  /// The run in one row, its result saved, and what it held until then.
   void summarise(double seconds);
-  /// Into the history, the metrics file and, without a presentation, the terminal; `extra` goes to the metrics file
-  /// only.
+  nlohmann::ordered_json measured() const;
+  /// Into the history and, without a presentation, the terminal. Returns the row with its step.
+  nlohmann::ordered_json show(nlohmann::ordered_json row);
+  /// The same, and into the metrics file, which alone has `extra`.
   void log(nlohmann::ordered_json row, const nlohmann::ordered_json& extra);
 
   const TrainingArguments& arguments_;

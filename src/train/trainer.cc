@@ -16,6 +16,7 @@
 #include "tensor/span.h"
 #include "tessera/base/error.h"
 #include "train/seconds.h"
+#include "train/whole_steps.h"
 
 namespace tessera::train {
 namespace {
@@ -23,7 +24,7 @@ namespace {
 constexpr int kMostSkipped = 10;
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
-  return (a + b - 1) / b;
+  return a / b + (a % b > 0 ? 1 : 0);
 }
 
 }  // namespace
@@ -53,7 +54,7 @@ std::int64_t steps_per_epoch(const TrainerOptions& options, std::int64_t batches
 std::int64_t total_steps(const TrainerOptions& options, std::int64_t batches_per_epoch) {
   if (options.max_steps > 0) return options.max_steps;
   const auto steps = static_cast<double>(steps_per_epoch(options, batches_per_epoch));
-  return static_cast<std::int64_t>(std::ceil(options.num_train_epochs * steps));
+  return whole_steps(std::ceil(options.num_train_epochs * steps));
 }
 
 std::int64_t warmup_steps(const TrainerOptions& options, std::int64_t total_steps) {

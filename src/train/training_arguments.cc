@@ -17,6 +17,7 @@
 #include "train/lora_fa_projections.h"
 #include "train/low_rank_targets.h"
 #include "train/report_to.h"
+#include "train/whole_steps.h"
 
 namespace tessera::train {
 namespace {
@@ -62,26 +63,30 @@ void add_batches(config::OptionTable& table, TrainingArguments& a) {
   table.add(&a.tf32, {"--tf32"}, "products of fp32 in TF32 on a GPU: faster, with 10 bits of a factor", group);
 }
 
+template <class Belongs>
+std::vector<std::string> names_of_optimizers(const Belongs& belongs) {
+  auto names = optim::optimizer_names();
+  std::erase_if(names, [&](const std::string& name) { return !belongs(name); });
+  return names;
+}
+
 void add_optimizer(config::OptionTable& table, TrainingArguments& a) {
   const char* group = "Optimizer";
   table.add(&a.learning_rate, {"--learning_rate", "--lr"}, "peak learning rate", group);
-  table.add(&a.weight_decay, {"--weight_decay"},
-            a.decays_all ? "of all weights, biases and norms too" : "not applied to biases and norms", group);
-  const std::vector<std::string> others = {"sgd",
-                                           "adafactor",
-                                           "torch_adafactor",
-                                           "rmsprop",
-                                           "adagrad",
-                                           "rmsprop_bnb",
-                                           "rmsprop_bnb_8bit",
-                                           "rmsprop_bnb_32bit",
-                                           "grokadamw",
-                                           "schedule_free_sgd",
-                                           "lomo",
-                                           "adalomo",
-                                           kLoraFa};
+  const auto low_rank = names_of_optimizers(is_low_rank_optimizer);
+  std::vector<std::string> undecayed = low_rank;
+  undecayed.insert(undecayed.end(), {"lomo", "adalomo"});
+  std::vector<std::string> others =
+      names_of_optimizers([](const std::string& name) { return name.starts_with("galore_"); });
+  others.insert(others.end(),
+                {"sgd", "adafactor", "torch_adafactor", "rmsprop", "adagrad", "rmsprop_bnb", "rmsprop_bnb_8bit",
+                 "rmsprop_bnb_32bit", "grokadamw", "schedule_free_sgd", "lomo", "adalomo", kLoraFa});
   std::vector<std::string> without_epsilon = {"lion_32bit", "paged_lion_32bit", "lion_8bit", "paged_lion_8bit"};
   without_epsilon.insert(without_epsilon.end(), others.begin(), others.end());
+  table
+      .add(&a.weight_decay, {"--weight_decay"},
+           a.decays_all ? "of all weights, biases and norms too" : "not applied to biases and norms", group)
+      .idle_with({"--optim", undecayed});
   table.add(&a.adam_beta1, {"--adam_beta1"}, "of AdamW and Lion", group).idle_with({"--optim", others});
   table.add(&a.adam_beta2, {"--adam_beta2"}, "of AdamW and Lion", group).idle_with({"--optim", others});
   table.add(&a.adam_epsilon, {"--adam_epsilon"}, "of AdamW", group).idle_with({"--optim", without_epsilon});
@@ -89,15 +94,14 @@ void add_optimizer(config::OptionTable& table, TrainingArguments& a) {
   table.add_enum(
       &a.nan_policy, {{"stop", NanPolicy::kStop}, {"skip", NanPolicy::kSkip}}, {"--nan_policy"},
       "a step whose loss or gradient is not finite: stop, the run ends with an error; skip, it changes nothing", group);
-  table.add(&a.optim, {"--optim"}, "adamw_torch, adamw_torch_fused, sgd, adafactor, lion_32bit, ...", group);
+  table.add(&a.optim, {"--optim"}, "the rule by which weights are updated", group)
+      .known_values(optim::optimizer_names());
   table.add(&a.adafactor, {"--adafactor"}, "the same as --optim adafactor", group);
   table.add(&a.optim_args, {"--optim_args"}, "name=value,... of that optimizer", group);
   table
       .add(&a.optim_target_modules, {"--optim_target_modules"},
            "linear layers that GaLore and APOLLO see through a low rank: all-linear, or parts of names", group)
-      .only_with({{"--optim",
-                   {"galore_adamw", "galore_adamw_layerwise", "galore_adamw_8bit", "galore_adamw_8bit_layerwise",
-                    "galore_adafactor", "galore_adafactor_layerwise", "apollo_adamw", "apollo_adamw_layerwise"}}});
+      .only_with({{"--optim", low_rank}});
   table
       .add(&a.rates.groups, {"--lr_groups"},
            "rates of parameters by a pattern of their names: lora_B=16x,embed=1e-6 (times --learning_rate, or a rate)",
@@ -107,9 +111,8 @@ void add_optimizer(config::OptionTable& table, TrainingArguments& a) {
             "LoRA+: lora_B learns at so many times --learning_rate; 0: off", group);
   table.add(&a.rates.loraplus_lr_embedding, {"--loraplus_lr_embedding"}, "LoRA+: the rate of LoRA on embeddings", group)
       .only_with({{"--loraplus_lr_ratio", {config::kSet}}});
-  table.add(&a.lr_scheduler_type, {"--lr_scheduler_type"},
-            "linear, cosine, cosine_with_restarts, polynomial, constant, constant_with_warmup, inverse_sqrt, ...",
-            group);
+  table.add(&a.lr_scheduler_type, {"--lr_scheduler_type"}, "how the rate goes on from step to step", group)
+      .known_values(optim::schedule_names());
   table.add(&a.lr_scheduler_kwargs, {"--lr_scheduler_kwargs"}, "JSON object of the schedule's own settings", group)
       .placeholder("JSON");
   const config::Need without_warmup = {
@@ -179,11 +182,11 @@ void add_intervals(config::OptionTable& table, TrainingArguments& a) {
   table.add(&a.metrics_file, {"--metrics_file"}, "JSON lines; empty: metrics.jsonl in output_dir", group);
   table
       .add(&a.report_to, {"--report_to"},
-           "tensorboard; html: report.html in output_dir, written anew as the run goes on; jsonl:FILE: the same as "
-           "--metrics_file; wandb, mlflow: the run ends with the command that imports it there; all: tensorboard and "
-           "html; none. The metrics file is always written",
+           "beside the metrics file, which is always written (html: report.html in output_dir, written anew as the run "
+           "goes on; jsonl:FILE: the same as --metrics_file; wandb, mlflow: the run ends with the command that imports "
+           "it there; all: tensorboard and html)",
            group)
-      .placeholder("LIST");
+      .known_values(report_words());
   table.add(&a.logging_dir, {"--logging_dir"}, "TensorBoard files; empty: output_dir/runs/...", group)
       .only_with({{"--report_to", {"tensorboard", "all"}}});
   table.add(&a.check_replicas, {"--check_replicas"},
@@ -302,7 +305,7 @@ TrainerOptions TrainingArguments::trainer_options() const {
   t.learning_rate = learning_rate;
   t.lr_scheduler_type = lr_scheduler_type;
   t.lr_scheduler_kwargs = lr_scheduler_kwargs;
-  t.warmup_steps = warmup_steps >= 1 ? static_cast<std::int64_t>(warmup_steps) : 0;
+  t.warmup_steps = warmup_steps >= 1 ? whole_steps(warmup_steps) : 0;
   t.warmup_ratio = warmup_steps > 0 && warmup_steps < 1 ? warmup_steps : warmup_ratio;
   t.max_grad_norm = max_grad_norm;
   t.nan_policy = nan_policy;
@@ -315,7 +318,11 @@ DecayByModule::DecayByModule(nn::HookedModule& modules) {
 }
 
 bool DecayByModule::operator()(const std::string& parameter, const std::string& own_name) const {
-  return optim::decays_by_name(own_name) && !layer_norms_.contains(parameter.substr(0, parameter.rfind('.')));
+  return optim::decays_by_name(own_name) && !is_of_layer_norm(parameter);
+}
+
+bool DecayByModule::is_of_layer_norm(const std::string& parameter) const {
+  return layer_norms_.contains(parameter.substr(0, parameter.rfind('.')));
 }
 
 namespace {
@@ -347,7 +354,11 @@ std::unique_ptr<optim::Optimizer> make_optimizer(const TrainingArguments& argume
     slice.full_state = embeddings.contains(slice.name) || is_prompt_table(slice.name);
     names.push_back(slice.name);
     if (own_names) slice.name = own_names->at(slice.name);
-    if (!arguments.decays_all && !decays(names.back(), slice.name)) slice.weight_decay = 0.0;
+    const bool decayed = arguments.rates.loraplus_lr_ratio > 0
+                             ? !is_fast_in_loraplus(slice) || (slice.name.find("bias") == std::string::npos &&
+                                                               !decays.is_of_layer_norm(names.back()))
+                             : decays(names.back(), slice.name);
+    if (!arguments.decays_all && !decayed) slice.weight_decay = 0.0;
   }
   apply_learning_rates(arguments.rates, arguments.learning_rate, slices);
   for (std::size_t i = 0; i < slices.size(); ++i) slices[i].name = names[i];
@@ -420,6 +431,15 @@ void check_training_arguments(TrainingArguments& a, const config::OptionTable& t
                    "num_train_epochs");
   problems.require(a.warmup_steps >= 0, "--warmup_steps must not be negative", "warmup_steps");
   problems.require(a.warmup_ratio >= 0 && a.warmup_ratio <= 1, "--warmup_ratio must be in [0, 1]", "warmup_ratio");
+  const auto require_moment = [&](double beta, const std::string& key) {
+    problems.require(beta >= 0 && beta < 1, fmt::format("--{} must be in [0, 1), found {}", key, beta), key);
+  };
+  require_moment(a.adam_beta1, "adam_beta1");
+  require_moment(a.adam_beta2, "adam_beta2");
+  problems.require(a.adam_epsilon >= 0, fmt::format("--adam_epsilon must not be negative, found {}", a.adam_epsilon),
+                   "adam_epsilon");
+  problems.require(a.weight_decay >= 0, fmt::format("--weight_decay must not be negative, found {}", a.weight_decay),
+                   "weight_decay");
   problems.require(a.max_grad_norm >= 0, "--max_grad_norm must not be negative; 0 turns clipping off", "max_grad_norm");
   problems.require(a.neftune_noise_alpha >= 0, "--neftune_noise_alpha is a size: 0 or more", "neftune_noise_alpha");
   problems.require(a.token_loss.label_smoothing >= 0 && a.token_loss.label_smoothing <= 1,

@@ -83,9 +83,9 @@ void add_training_arguments(config::OptionTable& table, TrainingArguments& argum
                             LossFlags loss = LossFlags::kOfTokens);
 
 /// The optimizer that the arguments name, over this rank's slices. What is decayed, and that tables of embeddings keep
-/// 32 bits of state, is as in Trainer. `modules`: what was sharded. own_names: of the trained parameters that it steps,
-/// by their names in the model: what decays and learns at which rate is said of the own name; null: all, by these
-/// names. Collective.
+/// 32 bits of state, is as in Trainer (with LoRA+ as in PEFT). `modules`: what was sharded. own_names: of the trained
+/// parameters that it steps, by their names in the model: what decays and learns at which rate is said of the own name;
+/// null: all, by these names. Collective.
 std::unique_ptr<optim::Optimizer> make_optimizer(const TrainingArguments& arguments, nn::HookedModule& modules,
                                                  fsdp::FullyShardedDataParallel& model,
                                                  const std::map<std::string, std::string>* own_names = nullptr);
@@ -98,6 +98,7 @@ class DecayByModule {
   /// own_name: whose words count, where the model has the parameter under another one.
   bool operator()(const std::string& parameter, const std::string& own_name) const;
   bool operator()(const std::string& parameter) const { return (*this)(parameter, parameter); }
+  bool is_of_layer_norm(const std::string& parameter) const;
 
  private:
   std::set<std::string> layer_norms_;

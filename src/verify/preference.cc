@@ -259,7 +259,6 @@ bool verify_preference(const VerifyOptions& options, std::shared_ptr<comm::Commu
   for (const auto& c : cases) {
     const auto batch = io::open_safetensors(c.batch), expected = io::open_safetensors(c.tensors);
     auto objective = objective_of(method_of(expect, *batch), c.text.at("kwargs"));
-    objective.reward.margins = batch->find("margin");
     auto& policy = models.policy(c);
     policy.model->eval();  // upstream has no dropout here
     const auto part = part_of(*batch, objective, *group);

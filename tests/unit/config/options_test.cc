@@ -117,6 +117,15 @@ TEST(Options, AListWithChoicesTakesThoseThatFollowThoughThereArePositionals) {
   EXPECT_EQ(model, "t5-base");
 }
 
+TEST(Options, KnownValuesAreOfferedAndOthersTaken) {
+  std::string rule;
+  OptionTable table("tessera sample", "a sample");
+  table.add(&rule, {"--rule"}, "how").known_values({"sum", "mean"});
+  ASSERT_EQ(table.parse({"--rule", "median"}), ParseResult::kRun);
+  EXPECT_EQ(rule, "median");
+  EXPECT_NE(table.help().find("how: sum, mean"), std::string::npos) << table.help();
+}
+
 TEST(Options, OfDuplicatesTheLastWins) {
   Sample s;
   s.parse({"--lr", "1", "--learning-rate", "2"});

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "tessera/base/error.h"
 #include "tessera/comm/communicator.h"
@@ -45,6 +46,7 @@ TEST(Factory, EveryOptimizerScalesTheNextGradientsAlone) {
       second->parameters()[0].mutable_grad() = gradient.clone();
       if (factor != 1) second->scale_next_gradients(factor);
       second->step();
+      EXPECT_TRUE(at::equal(second->parameters()[0].grad(), gradient)) << name << " changed what others read";
     }
     const auto a = first->parameters()[0].detach(), b = second->parameters()[0].detach();
     // grokadamw clips by the norm, too: one product of both factors.
@@ -118,6 +120,29 @@ TEST(Factory, ChecksArgumentsOfTheClass) {
   EXPECT_NE(message_of("sgd", "momentum").find("key=value"), std::string::npos);
 }
 
+// As torch's classes, with their ValueErrors, and no number that is none.
+TEST(Factory, RefusesNumbersThatMeanNothing) {
+  const std::vector<std::pair<const char*, std::vector<const char*>>> cases = {
+      {"sgd", {"momentum=-1", "weight_decay=-0.1", "dampening=nan"}},
+      {"adamw_torch", {"beta1=2", "beta2=1", "eps=-1", "eps=inf", "weight_decay=nan"}},
+      {"rmsprop", {"alpha=-2", "momentum=-1", "eps=-1"}},
+      {"adagrad", {"lr_decay=-5", "initial_accumulator_value=-1", "eps=-1"}},
+      {"ademamix", {"alpha=-3", "beta3=1", "t_alpha=-1"}},
+      {"adafactor", {"clip_threshold=0", "decay_rate=0.8", "eps2=-1", "beta1=1"}},
+      {"torch_adafactor", {"d=0.5", "beta2_decay=1", "eps1=-1"}},
+      {"grokadamw", {"alpha_init=2", "gamma=-1", "lamb=-inf"}},
+      {"galore_adamw", {"scale=-1"}}};
+  for (const auto& [name, all] : cases)
+    for (const std::string args : all) {
+      const auto key = args.substr(0, args.find('='));
+      const auto text = message_of(name, args);
+      EXPECT_NE(text.find(" for '" + key + "', found '" + args.substr(key.size() + 1) + "'"), std::string::npos)
+          << name << " " << args << ": " << text;
+    }
+  EXPECT_EQ(message_of("sgd", "momentum=-1"),
+            "optim_args|optim_args of 'sgd': expected a number of at least 0 for 'momentum', found '-1'");
+}
+
 TEST(Factory, RefusesSlicesOutsideTheirTensor) {
   auto p = at::ones({6}).set_requires_grad(true);
   auto slices = whole_slices({p});
@@ -139,6 +164,48 @@ TEST(Groups, RatesAndDecaysBelongToSlices) {
     EXPECT_TRUE(at::equal(a.detach(), at::ones({4}))) << name;
     EXPECT_TRUE(at::allclose(b.detach(), at::full({4}, 1 - 0.05 * 0.5))) << name;
   }
+}
+
+// Trainer passes its decay neither to GaLore and APOLLO nor to LOMO.
+TEST(Groups, SomeOptimizersDecayByTheirOwnArgumentAlone) {
+  for (const char* name : {"galore_adamw", "galore_adamw_8bit", "galore_adafactor", "apollo_adamw", "lomo", "adalomo"})
+    for (const bool decays : {false, true}) {
+      auto vector = at::ones({4}).set_requires_grad(true), matrix = at::ones({4, 4}).set_requires_grad(true);
+      auto slices = whole_slices({vector, matrix});
+      const bool low_rank = std::string(name).find("lomo") == std::string::npos;
+      slices[1].low_rank = low_rank;
+      const std::string args = std::string(decays ? "weight_decay=0.5" : "") + (low_rank ? ",rank=2" : "");
+      const auto optimizer =
+          make_optimizer(name, {.lr = 0.1, .weight_decay = 0.7, .optim_args = args}, {vector, matrix}, slices, nullptr);
+      vector.mutable_grad() = at::zeros({4}), matrix.mutable_grad() = at::zeros({4, 4});
+      optimizer->step();
+      for (const auto& p : {vector, matrix})
+        EXPECT_EQ((p.detach() < 1).all().item<bool>(), decays) << name << " " << p.sizes();
+    }
+}
+
+// Both have a place of their own for each parameter, also where --weight_decay is 0 and neither decays.
+TEST(Groups, GrokAdamWNumbersTheParametersOfEach) {
+  const auto second_after_steps = [](std::optional<double> first_decay) {
+    auto a = at::ones({4}).set_requires_grad(true), b = at::ones({4}).set_requires_grad(true);
+    auto slices = whole_slices({a, b});
+    slices[0].weight_decay = first_decay;
+    const auto optimizer = make_optimizer("grokadamw", {.lr = 0.1, .weight_decay = 0}, {a, b}, slices, nullptr);
+    for (int step = 0; step < 3; ++step) {
+      a.mutable_grad() = at::ones({4}), b.mutable_grad() = at::full({4}, step - 1.5);
+      optimizer->step();
+    }
+    return b.detach().clone();
+  };
+  auto alone = at::ones({4}).set_requires_grad(true);
+  const auto optimizer =
+      make_optimizer("grokadamw", {.lr = 0.1, .weight_decay = 0}, {alone}, whole_slices({alone}), nullptr);
+  for (int step = 0; step < 3; ++step) {
+    alone.mutable_grad() = at::full({4}, step - 1.5);
+    optimizer->step();
+  }
+  EXPECT_TRUE(at::equal(second_after_steps(0.0), alone.detach()));
+  EXPECT_FALSE(at::equal(second_after_steps(std::nullopt), alone.detach()));
 }
 
 TEST(Groups, NamesThatTrainerDoesNotDecay) {

@@ -23,7 +23,7 @@ std::map<std::string, Recipe> recipes() {
   };
   for (const char* type : {"std", "reverse_std", "left", "right", "full"})
     add(std::string("galore_") + type, "galore_adamw", common + ",scale=0.25,proj_type=" + type);
-  add("galore_8bit", "galore_adamw_8bit", common + ",min_8bit_size=64").weight_decay = 0.01;
+  add("galore_8bit", "galore_adamw_8bit", common + ",min_8bit_size=64,weight_decay=0.01");
   add("galore_adafactor", "galore_adafactor", common);
   add("apollo", "apollo_adamw", apollo);
   add("apollo_tensor", "apollo_adamw", apollo + ",scale_type=tensor,scale=128");

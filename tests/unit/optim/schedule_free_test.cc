@@ -145,7 +145,7 @@ TEST(Lomo, AndAdaLomoFollowTheirUpstreamOnAnyNumberOfRanks) {
   const auto problem = data("bnb_problem");
   for (const char* name : {"lomo", "adalomo"})
     for (const int world : {1, 2, 3}) {
-      const Recipe r{.optimizer = name, .args = "", .lr = 1e-2, .weight_decay = 0.1};
+      const Recipe r{.optimizer = name, .args = "weight_decay=0.1", .lr = 1e-2};
       EXPECT_GE(compare(run(r, *problem, 0, 8, world), name, "param", 2e-6), 2) << name << " on " << world;
     }
 }

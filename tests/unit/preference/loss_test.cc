@@ -149,6 +149,16 @@ TEST(DpoLoss, ATieOfRewardsIsNotAccurate) {
   }
 }
 
+// Whether rows have margins is said by themselves: those of one split may have some, of another none.
+TEST(RewardLoss, TakesTheMarginsOfItsRows) {
+  at::Tensor table = at::zeros({kColumns, 2, 2}, at::kDouble);
+  set(table, Column::kReward, 0, at::tensor({1.0, 2.0}, at::kDouble));
+  set(table, Column::kMargin, 0, at::tensor({1.0, 0.0}, at::kDouble));
+  const auto result = reward_loss(Completions(table), {});
+  EXPECT_DOUBLE_EQ(result.losses[0].item<double>(), std::log(2.0));
+  EXPECT_DOUBLE_EQ(result.losses[1].item<double>(), std::log(1 + std::exp(-2.0)));
+}
+
 TEST(KtoLoss, BatchesOfOneLabelHaveNoNumbersOfTheOther) {
   at::Tensor rows = at::zeros({kColumns, 1, 2}, at::kDouble);
   set(rows, Column::kLabel, 0, at::ones({2}, at::kDouble));

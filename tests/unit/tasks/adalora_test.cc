@@ -5,19 +5,24 @@
 #include <algorithm>
 #include <mutex>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
+#include "base/file.h"
 #include "checkpoint/pretrained.h"
 #include "checkpoint/training_state.h"
 #include "peft/adapter_config.h"
 #include "peft/methods/adalora.h"
 #include "support/compare.h"
+#include "support/program.h"
 #include "support/temp_folder.h"
+#include "tasks/sft.h"
 #include "tessera/base/error.h"
 #include "tessera/checkpoint/state.h"
 #include "tessera/optim/factory.h"
 #include "train/method_optimizer.h"
 #include "train/rank_allocation.h"
 #include "unit/tasks/adapted_llama.h"
+#include "unit/tasks/flag_sweep.h"
 
 namespace tessera::tasks {
 namespace {
@@ -178,6 +183,57 @@ TEST(AdaLora, GoesOnFromACheckpointBitForBit) {
     EXPECT_EQ(resumed.pattern, straight.pattern);
     for (const auto& [name, value] : straight.values) EXPECT_TRUE(at::equal(resumed.values.at(name), value)) << name;
   }
+}
+
+// The best of the checkpoints, not the last one, says which ranks the result holds.
+TEST(AdaLora, TheBestModelIsSavedWithTheRanksThatItHad) {
+  const test::TempFolder folder("adalora_best");
+  const std::string model = folder.path() + "/model", out = folder.path() + "/out";
+  make_model(test::kTinyChat, model);
+  std::ostringstream said, errors;
+  ASSERT_EQ(sft({"--model_name_or_path",
+                 model,
+                 "--dataset_name",
+                 test::kTinyChat,
+                 "--dataset_cache_dir",
+                 folder.path() + "/cache",
+                 "--output_dir",
+                 out,
+                 "--max_length",
+                 "32",
+                 "--max_steps",
+                 "6",
+                 "--per_device_train_batch_size",
+                 "4",
+                 "--learning_rate",
+                 "1e-2",
+                 "--use_peft_lora",
+                 "--peft_type",
+                 "ADALORA",
+                 "--peft_args",
+                 "init_r=4,target_r=1,tinit=0,tfinal=1,deltaT=1",
+                 "--eval_steps",
+                 "2",
+                 "--save_steps",
+                 "2",
+                 "--load_best_model_at_end",
+                 "--metric_for_best_model",
+                 "loss",
+                 "--greater_is_better",
+                 "true",
+                 "--disable_tqdm",
+                 "--print_model",
+                 "false"},
+                said, errors),
+            0)
+      << errors.str();
+  const auto pattern = [](const std::string& at) {
+    return json::parse(read_file(at + "/adapter_config.json")).at("rank_pattern");
+  };
+  const std::string best = json::parse(read_file(out + "/trainer_state.json")).at("best_model_checkpoint");
+  ASSERT_NE(pattern(best), pattern(out + "/checkpoint-6")) << said.str();
+  EXPECT_EQ(pattern(out), pattern(best));
+  EXPECT_EQ(read_file(out + "/adapter_model.safetensors"), read_file(best + "/adapter_model.safetensors"));
 }
 
 TEST(AdaLora, SavedRanksAreUsedAndTrainedOnAlsoWhereALayerHasNone) {

@@ -148,8 +148,8 @@ inline std::vector<FlagCase> interval_cases(const PathIn& in) {
           // At a rate of 0 no evaluation is better than the first, on any processor.
           {"--early_stopping_patience", {"1"}, {"--eval_steps", "1", "--learning_rate", "0", "--max_steps", "4"}},
           {"--early_stopping_threshold",
-           {"-100"},
-           {"--eval_steps", "1", "--learning_rate", "0", "--max_steps", "4", "--early_stopping_patience", "1"}},
+           {"100"},
+           {"--eval_steps", "1", "--max_steps", "4", "--early_stopping_patience", "1"}},
           {"--metrics_file", {in("out/rows.jsonl")}},
           {"--report_to", {"tensorboard"}},
           {"--logging_dir", {in("board")}, {"--report_to", "tensorboard"}},

@@ -139,8 +139,8 @@ class PairFlags : public testing::Test {
             // At a rate of 0 no evaluation is better than the first, on any processor.
             {"--early_stopping_patience", {"1"}, {"--eval_steps", "1", "--learning_rate", "0", "--max_steps", "4"}},
             {"--early_stopping_threshold",
-             {"-100"},
-             {"--eval_steps", "1", "--learning_rate", "0", "--max_steps", "4", "--early_stopping_patience", "1"}},
+             {"100"},
+             {"--eval_steps", "1", "--max_steps", "4", "--early_stopping_patience", "1"}},
             {"--metrics_file", {in("out/rows.jsonl")}},
             {"--report_to", {"tensorboard"}},
             {"--logging_dir", {in("board")}, {"--report_to", "tensorboard"}},
@@ -360,8 +360,8 @@ TEST_F(ClassifyFlags, EachChangesSomethingOrIsRefusedOrSaysThatItDoesNot) {
       {"--loss_type", {"dft"}},
       {"--early_stopping_patience", {"1"}, {"--eval_steps", "1", "--learning_rate", "0", "--max_steps", "4"}},
       {"--early_stopping_threshold",
-       {"-100"},
-       {"--eval_steps", "1", "--learning_rate", "0", "--max_steps", "4", "--early_stopping_patience", "1"}},
+       {"100"},
+       {"--eval_steps", "1", "--max_steps", "4", "--early_stopping_patience", "1"}},
       {"--save_strategy", {"no"}},
       {"--save_dtype", {"bfloat16"}},
       {"--overwrite_output_dir", {}, {"--output_dir", in("taken"), "--use_peft_lora", "true"}}};
@@ -375,6 +375,61 @@ TEST_F(ClassifyFlags, EachChangesSomethingOrIsRefusedOrSaysThatItDoesNot) {
     return parse_classify(args, quiet)->notes;
   };
   sweep(table, task, notes, cases, unseen);
+}
+
+// Which metrics there are follows from the labels: of several kinds of problems only those of the data's are offered.
+TEST_F(ClassifyFlags, TheMetricForTheBestModelIsOneOfTheProblems) {
+  make_model(test::kTinyChat, in("chat"));
+  const auto refusal = [&](const Words& flags) {
+    std::ostringstream quiet;
+    try {
+      (void)classify(Words{"--model", in("chat"), "--dataset_path", in("numbers.jsonl"), "--output_dir", in("out"),
+                           "--metric_for_best_model"} +
+                         flags,
+                     quiet, quiet);
+    } catch (const ConfigError& e) {
+      return std::string(e.what());
+    }
+    return std::string("no error");
+  };
+  for (const char* name : {"foo", "mse"})
+    EXPECT_NE(refusal({name}).find("; there are eval_loss, eval_accuracy, eval_f1, eval_runtime"), std::string::npos)
+        << refusal({name});
+  EXPECT_NE(refusal({"accuracy", "--do_regression"}).find("there are eval_loss, eval_mse, eval_mae, eval_pearson"),
+            std::string::npos);
+}
+
+// The launch is looked at more than once in a run.
+TEST_F(SummarizeFlags, WhatComputesIsSaidOnce) {
+  std::ostringstream out, err;
+  EXPECT_EQ(summarize({"--model_name_or_path",
+                       in("model"),
+                       "--data_dir",
+                       std::string(TESSERA_TEST_DATA) + "/wikihow",
+                       "--output_dir",
+                       in("out"),
+                       "--train_rows",
+                       "3",
+                       "--val_rows",
+                       "1",
+                       "--max_source_length",
+                       "8",
+                       "--max_target_length",
+                       "4",
+                       "--max_steps",
+                       "1",
+                       "--bf16",
+                       "false",
+                       "--disable_tqdm",
+                       "--save_model",
+                       "false"},
+                      out, err),
+            0)
+      << err.str();
+  const std::string said = out.str();
+  const auto first = said.find("bf16: ");
+  ASSERT_NE(first, std::string::npos) << said;
+  EXPECT_EQ(said.find("bf16: ", first + 1), std::string::npos) << said;
 }
 
 TEST(AdaptersSideBySide, AreOfSftAlone) {

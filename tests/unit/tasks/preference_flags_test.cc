@@ -148,8 +148,8 @@ class PreferenceFlags : public testing::TestWithParam<Method> {
                 {"--undesirable_weight", {"0.5"}},
                 {"--train_sampling_strategy", {"random"}},
                 {"--ref_model", {in("other")}},
-                {"--seed", {"1"}, {"--train_sampling_strategy", "random"}},
-                {"--data_seed", {"1"}, {"--train_sampling_strategy", "random"}},
+                {"--seed", {"1"}, {"--loss_type", "apo_zero_unpaired", "--train_sampling_strategy", "random"}},
+                {"--data_seed", {"1"}, {"--loss_type", "apo_zero_unpaired", "--train_sampling_strategy", "random"}},
                 {"--metric_for_best_model", {"rewards/margins"}, kBest}};
       case Method::kReward:
         return {{"--center_rewards_coefficient", {"0.5"}},
@@ -258,6 +258,25 @@ TEST(PreferenceFlagValues, TheDtypeOfLoadingAgreesWithWhatComputes) {
             "--dtype bfloat16 has no effect: --bf16 says it; masters stay float32");
   EXPECT_NE(told({"--dtype", "bfloat16", "--bf16", "false"}).find("add --bf16"), std::string::npos);
   EXPECT_NE(told({"--dataset_streaming"}).find("say how many with --max_steps"), std::string::npos);
+}
+
+// The completions that estimate the divergence are those of neighbours in the file, in TRL, too.
+TEST(PreferenceFlagValues, KtoTakesRowsInTheOrderOfTheFile) {
+  const auto error = [](const Words& flags) -> std::string {
+    try {
+      (void)notes_of_preference(Method::kKto, Words{"--model", "m", "--dataset_name", "d"} + flags);
+    } catch (const ConfigError& e) {
+      return e.what();
+    }
+    return "none";
+  };
+  for (const std::string order : {"random", "group_by_length"}) {
+    EXPECT_NE(error({"--train_sampling_strategy", order}).find("--train_sampling_strategy must be sequential"),
+              std::string::npos)
+        << order;
+    EXPECT_EQ(error({"--train_sampling_strategy", order, "--loss_type", "apo_zero_unpaired"}), "none");
+  }
+  EXPECT_EQ(error({"--train_sampling_strategy", "sequential"}), "none");
 }
 
 TEST(PreferenceFlagValues, LossesThatTheDivergenceOrTheWeightsDoNotFitAreRefusedAsInTrl) {

@@ -195,6 +195,27 @@ TEST_F(PreferenceForms, PaddingChangesNothing) {
   EXPECT_EQ(result("short"), result("long"));
 }
 
+// The last step of a part of an epoch takes whole batches, too: at a rate of 0 the policy is the reference in each row.
+TEST_F(PreferenceForms, TheReferenceIsAskedForAllRowsOfAPartOfAnEpoch) {
+  const RunCase c{"part", Method::kDpo, 1, "NO_SHARD", {}};
+  const auto rows = train(c, 1, "part",
+                          {"--max_steps", "-1", "--num_train_epochs", "0.61", "--gradient_accumulation_steps", "4",
+                           "--per_device_train_batch_size", "1", "--learning_rate", "0"});
+  ASSERT_EQ(rows.size(), 4U);
+  for (const auto& row : rows) EXPECT_NEAR(row["train_loss_exact"], std::log(2.0), 1e-6) << row;
+}
+
+TEST_F(PreferenceForms, EvaluationsCountTheirTokens) {
+  write_lines(in("pairs/test.jsonl"), {read_file(in("pairs/train.jsonl"))});
+  const RunCase c{"tokens", Method::kDpo, 2, "NO_SHARD", {"--splits", "train,test", "--eval_strategy", "steps"}};
+  const auto rows = train(c, 2, "tokens", {"--max_steps", "3", "--eval_steps", "3"});  // an epoch of 18 rows
+  std::ifstream file(in("tokens") + "/metrics.jsonl");
+  double counted = 0;
+  for (std::string line; std::getline(file, line);) counted = json::parse(line).value("eval_num_tokens", counted);
+  EXPECT_GT(counted, 0);
+  EXPECT_EQ(counted, rows.back()["num_tokens"]);
+}
+
 // An adapter that is gone on with is its own reference, as it was when the run began.
 TEST_F(PreferenceForms, AnAdapterThatIsGoneOnWithIsItsOwnReference) {
   const RunCase first{"first", Method::kDpo, 2, "FULL_SHARD", kAdapter};

@@ -8,6 +8,9 @@
 #include "support/program.h"
 #include "tasks/sft.h"
 #include "tasks/sft_training.h"
+#include "tessera/optim/factory.h"
+#include "tessera/optim/schedule.h"
+#include "train/report_to.h"
 
 namespace tessera::tasks {
 namespace {
@@ -302,6 +305,39 @@ TEST_F(SftFlags, TheDtypeOfLoadingAgreesWithWhatComputes) {
   EXPECT_NE(told({"--dtype", "float16"}).find("expects one of"), std::string::npos);
 }
 
+// torch's optimizers refuse these values.
+TEST_F(SftFlags, TheOptimizersNumbersAreInTheirRanges) {
+  const auto refusal = [](const std::string& flag, const std::string& value) {
+    return error_of({"--model", "m", "--dataset_name", "d", flag, value});
+  };
+  for (const std::string flag : {"--adam_beta1", "--adam_beta2"}) {
+    EXPECT_EQ(refusal(flag, "1.5"), flag + " must be in [0, 1), found 1.5");
+    EXPECT_EQ(refusal(flag, "1"), flag + " must be in [0, 1), found 1");
+    EXPECT_EQ(refusal(flag, "-0.1"), flag + " must be in [0, 1), found -0.1");
+    EXPECT_EQ(refusal(flag, "0"), "no error");
+  }
+  for (const std::string flag : {"--adam_epsilon", "--weight_decay"}) {
+    EXPECT_EQ(refusal(flag, "-0.1"), flag + " must not be negative, found -0.1");
+    EXPECT_EQ(refusal(flag, "0"), "no error");
+  }
+}
+
+// Help and completion list what the factories know; what they do not know is theirs to refuse.
+TEST_F(SftFlags, NamesOfOptimizersSchedulesAndReportsAreListed) {
+  std::ostringstream out, err;
+  EXPECT_EQ(sft({"--help=json"}, out, err), 0);
+  std::map<std::string, Words> choices;
+  const auto help = nlohmann::json::parse(out.str());
+  for (const auto& option : help.at("options"))
+    for (const std::string name : option.at("names")) choices[name] = option.at("choices").get<Words>();
+  EXPECT_EQ(choices.at("--optim"), optim::optimizer_names());
+  EXPECT_EQ(choices.at("--lr_scheduler_type"), optim::schedule_names());
+  EXPECT_EQ(choices.at("--report_to"), train::report_words());
+  EXPECT_EQ(error_of({"--model", "m", "--dataset_name", "d", "--report_to", "jsonl:rows", "--lr_scheduler_type",
+                      "torch:StepLR", "--lr_scheduler_kwargs", R"({"step_size": 1})"}),
+            "no error");
+}
+
 TEST_F(SftFlags, LengthsMayBeNone) {
   for (const Words& flags : {Words{"--pad_to_multiple_of", "auto"},
                              {"--pad_to_multiple_of", "None"},
@@ -331,6 +367,20 @@ TEST_F(SftFlags, WhatDoesNotCountIsSaid) {
   EXPECT_EQ(notes({"--per_device_eval_batch_size", "2", "--do_eval", "true"}), Words{});
   EXPECT_EQ(notes({"--train_sampling_strategy", "group_by_length"}),
             Words{"--train_sampling_strategy group_by_length takes rows in random order, whatever their lengths"});
+  for (const std::string optim : {"lomo", "adalomo"})  // to which Trainer passes a rate alone
+    EXPECT_EQ(notes({"--weight_decay", "0.1", "--optim", optim}),
+              Words{"--weight_decay has no effect with --optim " + optim});
+  const Words galore = {"--optim", "galore_adamw", "--optim_target_modules", "all-linear"};
+  const Words apollo = {"--optim", "apollo_adamw", "--optim_target_modules", "all-linear"};
+  for (const std::string flag : {"--weight_decay", "--adam_beta1", "--adam_beta2", "--adam_epsilon"}) {
+    const auto with = [&](Words flags) {
+      flags.insert(flags.end(), {flag, "0.1"});
+      return notes(flags);
+    };
+    EXPECT_EQ(with(galore), Words{flag + " has no effect with --optim galore_adamw"});
+    EXPECT_EQ(with(apollo),
+              flag == "--weight_decay" ? Words{flag + " has no effect with --optim apollo_adamw"} : Words{});
+  }
   EXPECT_EQ(notes({"--warmup_steps", "2", "--lr_scheduler_type", "constant"}),
             Words{"--warmup_steps has no effect with --lr_scheduler_type constant"});
 }

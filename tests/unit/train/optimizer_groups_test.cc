@@ -34,6 +34,8 @@ struct Named : nn::Layer {
     add(*q_proj, "vera_lambda_b", {2});
     add(*q_proj, "fourierft_spectrum", {5});
     add(*q_proj, "lora_magnitude_vector", {2});
+    add(*q_proj, "lora_B", {2, 3});
+    add(*container(*this, "position_bias"), "weight", {2, 3});
     const auto encoder = container(*container(*this, "prompt_encoder"), "default");
     add(*container(*encoder, "embedding"), "weight", {64, 64});
     add(*container(*encoder, "transform"), "weight", {64, 64});
@@ -49,8 +51,8 @@ struct Named : nn::Layer {
   }
 };
 
-TEST(OptimizerGroups, DecayWhatTrainerDecays) {
-  TrainingArguments a;
+/// What a step of SGD decays.
+std::map<std::string, bool> decayed(TrainingArguments a) {
   a.optim = "sgd";
   a.learning_rate = 0.5;
   a.weight_decay = 0.5;
@@ -60,8 +62,19 @@ TEST(OptimizerGroups, DecayWhatTrainerDecays) {
   model(at::full({1}, 0)).backward();
   optimizer->step();
   sharded->mark_updated();
+  std::map<std::string, bool> found;
+  sharded->visit_full([&](const std::string& name, const at::Tensor& t) {
+    found[name] = t.view(-1)[0].item<float>() == 0.25f;  // 1 - 0.5 (1 + 0.5), and without decay 1 - 0.5
+  });
+  return found;
+}
+
+TEST(OptimizerGroups, DecayWhatTrainerDecays) {
+  TrainingArguments a;
   // Names that get_decay_parameter_names() of transformers 4.57.3 has for such a model: vectors that are no norm, too.
-  const std::map<std::string, bool> expected = {{"ln_f.weight", false},
+  const std::map<std::string, bool> expected = {{"q_proj.lora_B", true},
+                                                {"position_bias.weight", false},
+                                                {"ln_f.weight", false},
                                                 {"ln_f.bias", false},
                                                 {"norm.weight", false},
                                                 {"q_proj.weight", true},
@@ -71,11 +84,26 @@ TEST(OptimizerGroups, DecayWhatTrainerDecays) {
                                                 {"q_proj.lora_magnitude_vector", true},
                                                 {"prompt_encoder.default.embedding.weight", true},
                                                 {"prompt_encoder.default.transform.weight", true}};
-  std::map<std::string, bool> found;
-  sharded->visit_full([&](const std::string& name, const at::Tensor& t) {
-    found[name] = t.view(-1)[0].item<float>() == 0.25f;  // 1 - 0.5 (1 + 0.5), and without decay 1 - 0.5
-  });
-  EXPECT_EQ(found, expected);
+  EXPECT_EQ(decayed(a), expected);
+}
+
+// create_loraplus_optimizer() of peft 0.21.2: of the fast group biases and LayerNorms are not decayed, but RMSNorms.
+TEST(OptimizerGroups, DecayWithLoraPlusWhatPeftDecays) {
+  TrainingArguments a;
+  a.rates.loraplus_lr_ratio = 1;
+  const std::map<std::string, bool> expected = {{"q_proj.lora_B", true},
+                                                {"position_bias.weight", true},
+                                                {"ln_f.weight", false},
+                                                {"ln_f.bias", false},
+                                                {"norm.weight", true},
+                                                {"q_proj.weight", true},
+                                                {"q_proj.bias", false},
+                                                {"q_proj.vera_lambda_b", true},
+                                                {"q_proj.fourierft_spectrum", true},
+                                                {"q_proj.lora_magnitude_vector", true},
+                                                {"prompt_encoder.default.embedding.weight", true},
+                                                {"prompt_encoder.default.transform.weight", true}};
+  EXPECT_EQ(decayed(a), expected);
 }
 
 TEST(OptimizerGroups, RowsOfPromptsKeepTheirStateInFloat) {

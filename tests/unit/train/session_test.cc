@@ -115,6 +115,8 @@ class Sessions : public ::testing::Test {
       });
     };
     session.settings = settings_;
+    session.memory = memory_;
+    session.save_result = save_result_;
     session.device = device_;
     session.planned_device_bytes = planned_device_bytes_;
     std::ostringstream out, err;
@@ -138,6 +140,8 @@ class Sessions : public ::testing::Test {
   test::TempFolder folder_{"sessions"};
   at::Device device_ = at::kCPU;  // whose memory is reported
   std::int64_t planned_device_bytes_ = 0;
+  report::MemoryWatch* memory_ = nullptr;
+  std::function<void()> save_result_;
   nlohmann::ordered_json settings_;                             // for run.json; null: none is written
   std::function<void(::tessera::testing::SmallNet&)> prepare_;  // before sharding
   std::map<std::int64_t, double> factors_;                      // of the losses of some steps
@@ -212,6 +216,52 @@ TEST_F(Sessions, TheLastRowSaysHowLongEachPhaseTook) {
   EXPECT_GT(last.at("evaluation_seconds").get<double>(), 0);
   EXPECT_GT(last.at("saving_seconds").get<double>(), 0);
   EXPECT_LE(forward + update, last.at("train_runtime").get<double>() + 0.01);
+}
+
+TEST_F(Sessions, TheLastRowSaysWhatTheRunHeldUntilItsResultWasSaved) {
+  report::MemoryWatch watch(0);
+  memory_ = &watch;
+  std::vector<char> held;
+  save_result_ = [&] { held.assign(64 << 20, 1); };
+  auto a = arguments("unsaved");
+  a.save_strategy = Interval::kNo;
+  run(a);
+  const double before = static_cast<double>(watch.peak().memory.proportional_bytes) / (1 << 20);
+  const auto last_row = [&] {
+    std::ifstream in(a.output_dir + "/metrics.jsonl");
+    json last;
+    for (std::string line; std::getline(in, line);) last = json::parse(line);
+    return last;
+  };
+  EXPECT_GE(last_row().at("measured_memory_mib").get<double>(), before - 1);
+  EXPECT_GT(last_row().at("saving_seconds").get<double>(), 0);
+
+  save_result_ = nullptr;
+  a = arguments("nothing_saved");
+  a.save_strategy = Interval::kNo;
+  run(a);
+  EXPECT_EQ(last_row().at("saving_seconds").get<double>(), 0);
+  memory_ = nullptr;
+}
+
+// Of the steps that the schedule does not count as large a part as before: with fewer steps than those the rate would
+// be that of a step before the first.
+TEST_F(Sessions, StepsThatWereSkippedAreCountedInTheStepsOfTheRunThatGoesOn) {
+  auto a = arguments("skipping");
+  a.max_steps = 4;
+  a.nan_policy = NanPolicy::kSkip;
+  a.eval_strategy = Interval::kNo;
+  a.save_strategy = Interval::kSteps;
+  a.save_steps = 4;
+  for (int step = 1; step <= 3; ++step) factors_[step] = std::nan("");
+  run(a);
+  factors_.clear();
+  a.resume_from_checkpoint = a.output_dir + "/checkpoint-4";
+  a.output_dir = folder_.path() + "/larger_steps";
+  a.gradient_accumulation_steps = 2;
+  a.max_steps = kSteps;
+  EXPECT_SAYS(run(a), "its step 4 is step 2 here");
+  EXPECT_DOUBLE_EQ(rows(a).front().at("learning_rate"), a.learning_rate * 7 / 8);  // the second that counts
 }
 
 // What an evaluation draws is not in the state that is saved behind it.
@@ -338,6 +388,12 @@ TEST_F(Sessions, EarlyStoppingEndsAfterSoManyEvaluationsWithoutImprovement) {
   EXPECT_EQ(run(a).find("early stop"), std::string::npos);
   EXPECT_EQ(steps_of(rows(a)), 8);
 
+  a = arguments("content_with_less");  // worse by less than so much is no improvement: as in transformers
+  a.early_stopping_patience = 1;
+  a.early_stopping_threshold = -10;
+  run(a);
+  EXPECT_EQ(steps_of(rows(a)), 6);
+
   a = arguments("demanding");  // step 4 is better than step 2 by 2, which is not enough to count
   a.early_stopping_patience = 1;
   a.early_stopping_threshold = 2.5;
@@ -399,6 +455,7 @@ TEST_F(Sessions, AnEvaluationThatIsNotANumberIsNeverTheBest) {
   const std::string out = run(a);
   EXPECT_NE(out.find("early stop"), std::string::npos) << out;
   EXPECT_TRUE(checkpoint::list_checkpoints(a.output_dir).empty());
+  EXPECT_FALSE(TrainerState::read(a.output_dir + "/trainer_state.json").best_metric) << "there is none";
 }
 
 TEST_F(Sessions, ACheckpointThatDoesNotExistIsNamedBesideThoseThatDo) {

@@ -175,11 +175,24 @@ TEST(Trainer, PartsOfEpochsAndMaxStepsEndWhereTheySay) {
   TrainerOptions part;
   part.num_train_epochs = 1.1;
   EXPECT_EQ(total_steps(part, 110), 122);  // 121.00000000000001, and there, too
+  part.num_train_epochs = 1e300;
+  EXPECT_GT(total_steps(part, 110), 1'000'000'000'000);
   job.trainer.max_steps = 4;
   const auto outcome = train(job);
   EXPECT_EQ(outcome.steps.size(), 4u);
   EXPECT_TRUE(outcome.steps.back().ends_epoch);
   EXPECT_EQ(outcome.epochs.size(), 2u);
+}
+
+TEST(Trainer, StepsMayBeMoreThanAnyRunTakes) {
+  constexpr auto kMost = std::numeric_limits<std::int64_t>::max();
+  TrainerOptions options;
+  options.gradient_accumulation_steps = 3;
+  EXPECT_EQ(steps_per_epoch(options, kMost), kMost / 3 + 1);
+  EXPECT_EQ(steps_per_epoch(options, 7), 3);
+  EXPECT_EQ(steps_per_epoch(options, 6), 2);
+  EXPECT_GT(CheckpointOptions::every(1e19, 8), 1'000'000'000'000);
+  EXPECT_EQ(CheckpointOptions::every(0.25, 8), 2);
 }
 
 TEST(Trainer, GradientsAreClippedAndTheirNormIsReportedBefore) {
