@@ -49,5 +49,18 @@ TEST(Families, AConfigIsDescribedByItsModelType) {
                    layer + "post_attention_layernorm.weight", "model.norm.weight"}));
 }
 
+TEST(Families, ABertWithoutAHeadIsKnown) {
+  for (const auto& [type, architecture] : {std::pair("bert", "BertModel"), std::pair("roberta", "RobertaModel"),
+                                           std::pair("xlm-roberta", "XLMRobertaModel")}) {
+    std::string note;
+    const nlohmann::json config = {
+        {"model_type", type}, {"architectures", {architecture}}, {"_model_name_or_path", "base"}};
+    EXPECT_NO_THROW(parse_config(config, "config.json", &note)) << architecture;
+    EXPECT_EQ(note, "");
+  }
+  const nlohmann::json other = {{"model_type", "bert"}, {"architectures", {"BertForTokenClassification"}}};
+  EXPECT_THROW(parse_config(other, "config.json"), ConfigError);
+}
+
 }  // namespace
 }  // namespace tessera::families
