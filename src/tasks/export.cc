@@ -218,10 +218,17 @@ int export_checkpoint(const std::vector<std::string>& args, std::ostream& out, s
                           state.found + "' without --merge first, then merge what comes out",
                       "merge");
   if (o.gguf) check_gguf(o, is_adapter);
+  if (!o.gguf && o.output.ends_with(".gguf"))
+    throw ConfigError("'" + o.output +
+                          "' is the name of a GGUF file, and without --gguf a folder is written; add --gguf f16 (or "
+                          "f32, q8_0, q4_k_m), or give the folder another name",
+                      "gguf");
   const std::string file =
       o.gguf ? o.output : o.output + (is_adapter && !o.merge ? "/adapter_model.safetensors" : "/model.safetensors");
   if (!o.overwrite && fs::exists(file))
-    throw CheckpointError("'" + file + "' exists already. Give another folder, or --overwrite_output_dir.", file);
+    throw CheckpointError(
+        "'" + file + "' exists already. Give another " + (o.gguf ? "name" : "folder") + ", or --overwrite_output_dir.",
+        file);
   auto group = comm::connect();
   std::string line;
   if (o.gguf) {
