@@ -225,6 +225,7 @@ Assembled assemble(const AssembleOptions& options, std::shared_ptr<comm::Communi
   }
   pack_layers(a, options, method.get(), fsdp);
   if (method) a.adapters = peft::apply_adapter(*a.model, a.config, *method);
+  if (options.method) a.notes.insert(a.notes.end(), a.adapters->notes.begin(), a.adapters->notes.end());
   if (loftq) choose_loftq(a, *as_stored, *loftq);
   if (options.freeze_lora_a) freeze_lora_a(a);
   count(a);
