@@ -40,6 +40,11 @@ class ClassCounts {
   std::vector<double> values_;
 };
 
+/// What the logits [labels] of a row say: the class, a list of those that hold (as Python prints it), or the number
+/// with three digits.
+std::string predicted_text(families::ProblemType problem, const at::Tensor& logits,
+                           const std::vector<std::string>& names);
+
 /// Of every kind of problem: which one it is is known once the rows are read.
 std::vector<std::string> names_of_all_class_metrics();
 

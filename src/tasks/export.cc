@@ -66,6 +66,8 @@ std::string export_adapter(const ExportOptions& o, const checkpoint::OpenedState
                                                                checkpoint::stored_as(info.dtype, dtype), info.name));
   writer.commit();
   write_file_atomically(o.output + "/adapter_config.json", config);
+  if (const auto classes = checkpoint::read_classifier_file(config_folder))
+    checkpoint::write_classifier_file(*classes, o.output);
   checkpoint::copy_model_files({.model = {}, .tokenizer = checkpoint::tokenizer_among({o.checkpoint, config_folder})},
                                o.output);
   return fmt::format("adapter of {} tensors saved in {}\n", infos.size(), o.output);

@@ -141,8 +141,9 @@ bool TrainingJob::run() {
   bool finished = true;
   if (arguments_.do_train)
     finished = train();
-  else
+  else if (evaluates_alone())
     train::evaluate_only(arguments_, session_task(), *group_, out_);
+  if (finished) predict();
   if (reports_memory()) report_memory(*group_, out_);
   return finished;
 }
