@@ -37,7 +37,7 @@ struct KnownClasses {
   std::vector<std::string> names;  // id2label; empty: none, or only LABEL_0, LABEL_1, ...
 };
 /// adapter_folder: its head comes before the model's; empty: there is none. Nothing: neither is a classifier.
-std::optional<KnownClasses> known_classes(const std::string& model_folder, const std::string& adapter_folder);
+std::optional<KnownClasses> known_classes(const std::string& model_folder, const std::string& adapter_folder = {});
 
 /// Reads, splits and tokenizes. Without a data set only the rows of test_file, and the classes are the known ones.
 /// DataError names file and line of a label that does not fit.
