@@ -10,6 +10,32 @@ char fold(char c) {
   return c == '-' ? '_' : static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
 }
 
+bool begins_with(std::string_view name, std::string_view begin) {
+  return name.size() >= begin.size() &&
+         std::equal(begin.begin(), begin.end(), name.begin(), [](char a, char b) { return fold(a) == fold(b); });
+}
+
+/// Whether the words of `part`, between underscores, stand in `whole` in the same order.
+bool has_words_of(std::string_view whole, std::string_view part) {
+  while (!part.empty()) {
+    const auto word = part.substr(0, part.find_first_of("_-"));
+    const auto at = std::min(whole.find_first_of("_-"), whole.size());
+    const bool same = word.size() == at && begins_with(whole, word);
+    if (at == whole.size() && (!same || word.size() < part.size())) return false;
+    if (same) part.remove_prefix(std::min(word.size() + 1, part.size()));
+    whole.remove_prefix(std::min(at + 1, whole.size()));
+  }
+  return true;
+}
+
+bool is_variant(std::string_view name, std::string_view known) {
+  constexpr std::size_t kShortest = 6;  // with the dashes of a flag
+  const auto shorter = std::min(name.size(), known.size()), longer = std::max(name.size(), known.size());
+  if (shorter < kShortest) return false;
+  if (begins_with(name, known) || begins_with(known, name)) return 2 * shorter >= longer;
+  return has_words_of(name, known) || has_words_of(known, name);
+}
+
 }  // namespace
 
 int edit_distance(std::string_view a, std::string_view b) {
@@ -34,16 +60,18 @@ int edit_distance(std::string_view a, std::string_view b) {
 std::string nearest(std::string_view name, const std::vector<std::string>& known) {
   constexpr std::size_t kLongestName = 128;  // longer input is no typing error
   if (name.empty() || name.size() > kLongestName) return {};
-  std::string best;
-  int best_distance = std::max(1, static_cast<int>(name.size()) / 3) + 1;
+  const int farthest = std::max(1, static_cast<int>(name.size()) / 3);
+  std::string best, variant;
+  int best_distance = farthest + 1;
   for (const std::string& candidate : known) {
     const int distance = edit_distance(name, candidate);
     if (distance < best_distance) {
       best_distance = distance;
       best = candidate;
     }
+    if (variant.empty() && is_variant(name, candidate)) variant = candidate;
   }
-  return best;
+  return best_distance > 1 && !variant.empty() ? variant : best;
 }
 
 std::string did_you_mean(std::string_view name, const std::vector<std::string>& known) {

@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
 #include "base/json_text.h"
 #include "base/open_file.h"
 #include "base/plain_reason.h"
+#include "families/config_reader.h"
 #include "formats/model_folder.h"
 #include "models/gguf_model.h"
 #include "tessera/base/error.h"
@@ -60,7 +62,7 @@ ConfigJson read_config(const std::string& bytes, const fs::path& file) {
 
 void name_classes(const ClassifierNames& classifier, ConfigJson& config) {
   config["architectures"] = {classifier.architecture};
-  config["problem_type"] = classifier.problem_type;
+  if (!classifier.problem_type.empty()) config["problem_type"] = classifier.problem_type;
   config.erase("num_labels");  // the number of names
   config["id2label"] = config["label2id"] = ConfigJson::object();
   for (std::size_t i = 0; i < classifier.labels.size(); ++i) {
@@ -132,6 +134,25 @@ fs::path folder_of_tokenizer(const fs::path& path) {
 }
 
 }  // namespace
+
+void write_classifier_file(const ClassifierNames& classifier, const std::string& adapter_folder) {
+  ConfigJson json = ConfigJson::object();
+  name_classes(classifier, json);
+  write_file_atomically((fs::path(adapter_folder) / kClassifierFile).string(), json_text(json, 2) + "\n");
+}
+
+std::optional<ClassifierNames> read_classifier_file(const std::string& adapter_folder) {
+  const auto file = (fs::path(adapter_folder) / kClassifierFile).string();
+  if (!is_there(file)) return {};
+  const auto json = families::read_json(file);
+  const families::ConfigReader in(json, file);
+  ClassifierNames names{.labels = {},
+                        .problem_type = in.get<std::string>("problem_type", ""),
+                        .pad_token_id = in.token("pad_token_id", -1)};
+  const auto by_id = in.get<std::map<std::string, std::string>>("id2label", {});
+  for (std::size_t i = 0; by_id.contains(std::to_string(i)); ++i) names.labels.push_back(by_id.at(std::to_string(i)));
+  return names;
+}
 
 void copy_model_files(const ModelFiles& from, const std::string& to, const ConfigChanges& changes) {
   if (!from.model.empty()) {

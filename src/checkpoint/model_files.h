@@ -36,6 +36,12 @@ struct ClassifierNames {
   std::int64_t pad_token_id = -1;   // where there is none yet
 };
 
+/// An adapter's folder has the base's names nowhere, so they stand in a file beside it, with the keys of config.json.
+inline constexpr const char* kClassifierFile = "classifier.json";
+void write_classifier_file(const ClassifierNames& classifier, const std::string& adapter_folder);
+/// Nothing: the folder has no such file.
+std::optional<ClassifierNames> read_classifier_file(const std::string& adapter_folder);
+
 /// What config.json says of weights that changed.
 struct ConfigChanges {
   std::int64_t vocab_size = 0;                              // rows of the token tables; 0: as it is

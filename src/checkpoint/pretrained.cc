@@ -135,8 +135,10 @@ void save_adapter(fsdp::FullyShardedDataParallel& model, const AdaptedModule& ad
       [&](const Visit& visit) {
         model.visit_full(visit, [&](const std::string& name) { return names.contains(name); });
       },
-      [=, tokenizer = options.files.tokenizer, config = peft::adapter_config_json(adapted.method)] {
+      [=, classifier = options.classifier, tokenizer = options.files.tokenizer,
+       config = peft::adapter_config_json(adapted.method)] {
         write_file_atomically(folder + "/adapter_config.json", config);
+        if (classifier) write_classifier_file(*classifier, folder);
         copy_model_files({.model = {}, .tokenizer = tokenizer}, folder);
       },
       queue);
@@ -151,7 +153,8 @@ void save_merged(fsdp::FullyShardedDataParallel& model, const AdaptedModule& ada
   const ConfigChanges changes{.vocab_size = options.vocab_size,
                               .dtype = dtype_of(model, options, adapters),
                               .unpacked = !has_packed(model),
-                              .untied = head == Head::kUntied};
+                              .untied = head == Head::kUntied,
+                              .classifier = options.classifier};
   save(
       model, {folder, "model.safetensors", base_names, options.dtype},
       [&](const Visit& visit) { visit_merged(model, adapted, visit); },

@@ -129,7 +129,8 @@ void save_packed(fsdp::FullyShardedDataParallel& model, const nn::HookedModule& 
   if (writes)
     queue.push([&] {
       writer->commit();
-      ConfigChanges changes{.vocab_size = options.save.vocab_size, .dtype = options.save.dtype};
+      ConfigChanges changes{
+          .vocab_size = options.save.vocab_size, .dtype = options.save.dtype, .classifier = options.save.classifier};
       if (options.packed)
         changes.quantization = options.packed->quantization;
       else

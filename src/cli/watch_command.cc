@@ -22,8 +22,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-int terminal_columns() {
+/// Nothing: the output is no terminal.
+std::optional<int> terminal_columns() {
   winsize size{};
+  if (::isatty(STDOUT_FILENO) == 0) return {};
   return ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 100;
 }
 
@@ -65,7 +67,7 @@ std::string view(const std::string& folder, TimeLeft& time_left, bool& ended) {
 void draw(std::ostream& out, const std::string& text, std::size_t& lines) {
   if (lines > 0) out << fmt::format("\x1b[{}A", lines);
   out << "\x1b[J" << text << std::flush;
-  const auto columns = static_cast<std::size_t>(terminal_columns());
+  const auto columns = static_cast<std::size_t>(terminal_columns().value());
   lines = 0;
   for (std::size_t begin = 0; begin < text.size();) {
     const auto end = std::min(text.find('\n', begin), text.size());

@@ -161,6 +161,15 @@ std::vector<std::string> OptionTable::names() const {
   return all;
 }
 
+std::vector<std::string> OptionTable::names_that_work() const {
+  std::vector<std::string> all;
+  for (const Option& option : options_) {
+    const bool works = option.effect_ == Option::Effect::kWorks && !option.positional_;
+    if (works) all.insert(all.end(), option.names_.begin(), option.names_.end());
+  }
+  return all;
+}
+
 bool OptionTable::given(const std::string& name) const {
   const Option* option = find(name);
   TESSERA_CHECK(option != nullptr, "no option " + name + " in " + command_);
@@ -270,7 +279,7 @@ void OptionTable::remember(Scan& scan, Option& option, std::vector<std::string> 
 
 void OptionTable::scan_unknown(Scan& scan, const std::string& flag) {
   scan.any_unknown = true;
-  scan.problems.add(fmt::format("unknown flag {}{}", flag, did_you_mean(flag, names())), plain(flag));
+  scan.problems.add(fmt::format("unknown flag {}{}", flag, did_you_mean(flag, names_that_work())), plain(flag));
   scan.problems.set_hint(fmt::format("'{} --help' lists all flags", command_));
 }
 
@@ -414,9 +423,9 @@ void OptionTable::read_file(const std::string& path, Problems& problems) {
     }
     problems.attempt([&] { known = assign(entry.key, entry.value, where); });
     if (known) continue;
-    problems.add(
-        fmt::format("{}unknown option '{}'{}", where, entry.key, did_you_mean("--" + plain(entry.key), names())),
-        entry.key);
+    problems.add(fmt::format("{}unknown option '{}'{}", where, entry.key,
+                             did_you_mean("--" + plain(entry.key), names_that_work())),
+                 entry.key);
     problems.set_hint(fmt::format("'{} --help' lists all options", command_));
   }
 }

@@ -176,6 +176,7 @@ class OptionTable {
   Option& add_unused(const char* name, Unused type, const char* why, const char* group);
   Option* find(const std::string& name);
   bool has_positionals() const;
+  std::vector<std::string> names_that_work() const;
   void scan_flag(Scan& scan);
   static void remember(Scan& scan, Option& option, std::vector<std::string> words, const std::string& flag);
   void scan_unknown(Scan& scan, const std::string& flag);

@@ -36,7 +36,7 @@ std::string choose(const std::string& file, std::int64_t line, const std::vector
 ColumnNames choose_columns(const std::string& file, std::int64_t line, const std::vector<std::string>& columns,
                            const ReadOptions& options) {
   return {choose(file, line, columns, options.text_column, kTextNames, "text_column"),
-          choose(file, line, columns, options.label_column, kLabelNames, "label_column")};
+          options.without_labels ? "" : choose(file, line, columns, options.label_column, kLabelNames, "label_column")};
 }
 
 std::string label_text(const std::string& file, std::int64_t line, const std::string& label, bool is_integer,

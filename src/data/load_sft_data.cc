@@ -178,8 +178,10 @@ class SplitBuilder {
     if (enough(written))
       notes.push_back(fmt::format("split '{}': read as far as --max_steps needs (--dataset_streaming)", split.name));
     if (total.cut > 0)
-      notes.push_back(fmt::format("split '{}': {} rows are longer than --max_length {} and were cut; the first is {}",
-                                  split.name, total.cut, options_.max_length, total.first_cut));
+      notes.push_back(fmt::format(
+          "split '{}': {} longer than --max_length {}; the first is {}", split.name,
+          total.cut == 1 ? "1 row was cut, which is" : fmt::format("{} rows were cut, which are", total.cut),
+          options_.max_length, total.first_cut));
     if (total.dropped > 0)
       notes.push_back(
           fmt::format("split '{}': {} rows were left out, since nothing to learn is left of them; the first "

@@ -39,9 +39,10 @@ class PairReader {
   TextPair read(const SourceRow& row) {
     const auto object = parse_row(row);
     choose(*object, row);
-    const Value& target = *object->find(std::string_view(chosen_.label_column));
     TextPair out{text_of(*object->find(std::string_view(chosen_.text_column)), chosen_.text_column, row), "", *row.file,
                  row.number};
+    if (options_.without_labels) return out;
+    const Value& target = *object->find(std::string_view(chosen_.label_column));
     if (!options_.takes_lists || !target.is<chat::ListPtr>()) {
       out.target = label(target, row);
       return out;
@@ -55,7 +56,8 @@ class PairReader {
  private:
   void choose(const chat::Dict& object, const SourceRow& row) {
     const auto has = [&](const std::string& column) { return object.find(std::string_view(column)) != nullptr; };
-    if (!chosen_.text_column.empty() && has(chosen_.text_column) && has(chosen_.label_column)) return;
+    const bool has_label = options_.without_labels || has(chosen_.label_column);
+    if (!chosen_.text_column.empty() && has(chosen_.text_column) && has_label) return;
     std::vector<std::string> columns;
     for (const auto& [key, value] : object.items()) columns.push_back(key.text());
     const auto names = choose_columns(*row.file, row.number, columns, chosen_.text_column.empty() ? options_ : chosen_);

@@ -338,6 +338,7 @@ std::vector<SplitFiles> find_split_files(const DatasetName& dataset, const std::
         fmt::format("--dataset_config_name chooses a folder of a data set, and '{}' is a file", dataset.name),
         "dataset_config_name");
     out.front().files = {dataset.name};
+    check_files(out.front());
   }
   return out;
 }

@@ -80,8 +80,19 @@ PairSplits split(std::vector<TextPair> rows, const SplitOptions& options) {
   return out;
 }
 
+std::vector<TextPair> read_split(const DatasetName& dataset, const std::string& split, const ReadOptions& read) {
+  const auto found = find_split_files(dataset, split == "train" ? split : "train," + split);
+  if (found.back().files.empty())
+    throw DataError(fmt::format("{}: no file for the split '{}'; the split 'train' is {}", dataset.name, split,
+                                fmt::join(found.front().files, ", ")),
+                    dataset.name);
+  return rows_of(found.back().files, read);
+}
+
 PairSplits read_splits(const DatasetName& dataset, const ReadOptions& read, const SplitOptions& options) {
-  const auto found = find_files(dataset);
+  auto found = find_files(dataset);
+  if (!options.validation_file.empty())
+    found.validation = find_split_files({.name = options.validation_file, .config = {}}, "validation").front().files;
   auto rows = rows_of(found.train, read);
   const auto total = rows.size();
   const auto train = fmt::format("{}", fmt::join(found.train, ", "));

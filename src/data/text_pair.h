@@ -29,6 +29,8 @@ struct ReadOptions {
   FileEncoding encoding = FileEncoding::kAuto;
   /// A label may be a list: its texts, each with a line feed behind it. Otherwise DataError.
   bool takes_lists = false;
+  /// Texts alone: there need be no column of labels, and TextPair::target stays empty.
+  bool without_labels = false;
 };
 
 /// All rows of one file: FinancialPhraseBank's .txt ("sentence@label", the last @ splits), or any other of open_rows().
@@ -44,6 +46,7 @@ struct PairSplits {
 struct SplitOptions {
   double validation_fraction = 0.1;
   std::uint64_t seed = 42;
+  std::string validation_file = {};  // instead of the data set's own; empty: that, or rows that are held out
 };
 
 /// Of a folder or a name on the Hub the files of the splits train and validation (else eval), see find_split_files();
@@ -51,6 +54,10 @@ struct SplitOptions {
 /// named *_train its *_validation (also _valid, _val, _dev, _eval) is looked for. Without validation files the rows are
 /// split (see split()).
 PairSplits read_splits(const DatasetName& dataset, const ReadOptions& read, const SplitOptions& split);
+
+/// The rows of one split of a data set; of a file, which is its first split: train. DataError where there is no such
+/// split.
+std::vector<TextPair> read_split(const DatasetName& dataset, const std::string& split, const ReadOptions& read);
 
 /// Moves round(fraction * rows) rows, chosen by the seed, into validation (at least one of each when the fraction is >
 /// 0 and there are two rows); the order of rows is kept in both. ConfigError when the fraction is not in [0, 1).

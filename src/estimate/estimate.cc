@@ -93,6 +93,7 @@ struct Memory {
   const char* of_what;
   RankPlan (*plan)(const PlanRequest& request, const std::vector<ModelTensor>& tensors);
   bool holds_program = true;
+  std::int64_t program() const { return holds_program ? kProgramBytes : 0; }
 };
 constexpr Memory kOfRank{"a rank", plan_for}, kOfGpu{"a rank's GPU", device_plan_for, false},
     kBesideGpu{"a rank's host memory", host_plan_for};
@@ -103,7 +104,7 @@ std::vector<std::string> rank_row(const NamedJob& job, const Memory& memory, con
        {ShardingStrategy::kFullShard, ShardingStrategy::kShardGradOp, ShardingStrategy::kNoShard}) {
     auto request = job.request;
     request.strategy = strategy;
-    row.push_back(bytes_text(memory.plan(request, tensors).total()));
+    row.push_back(bytes_text(memory.plan(request, tensors).total() + memory.program()));
   }
   return row;
 }
@@ -128,11 +129,10 @@ std::string parts_table(const std::vector<NamedJob>& jobs, const Memory& memory,
       row.push_back(part == plan.parts.end() ? "" : bytes_text(part->bytes));
     }
   }
-  const auto program = memory.holds_program ? kProgramBytes : 0;
   std::vector<std::string> own = {"the program itself"}, sum = {"together"}, phase = {"at its highest in"};
   for (const auto& plan : plans) {
-    own.push_back(bytes_text(program));
-    sum.push_back(bytes_text(plan.total() + program));
+    own.push_back(bytes_text(memory.program()));
+    sum.push_back(bytes_text(plan.total() + memory.program()));
     phase.emplace_back(plan.phase);
   }
   if (memory.holds_program) rows.push_back(own);
@@ -318,6 +318,8 @@ std::optional<EstimateOptions> parse_estimate(const std::vector<std::string>& ar
       "of a rank in host memory, \"20GiB\" or \"24GB\": says whether it is enough, and which flags would make it so",
       group);
   add_cluster_flags(table, o);
+  for (const char* flag : {"--use_peft_lora", "--use_peft"})
+    table.add_without_effect({flag, config::Unused::kBool, "both tables count all weights as well as the adapter"});
   table.add_without_effect({"--library_name", config::Unused::kText, "the library of a model is known"});
   table.add_without_effect({"--trust_remote_code", config::Unused::kBool, "no code is ever loaded"});
   config::Problems problems;

@@ -9,9 +9,10 @@ BertHead head_of(const ConfigReader& in, const std::string& prefix) {
   const auto names = in.get<std::vector<std::string>>("architectures", {});
   const auto name = names.empty() ? prefix + "ForMaskedLM" : names.front();
   if (is_classifier(in)) return BertHead::kSequenceClassification;
-  if (name.ends_with("ForMaskedLM") || name.ends_with("ForPreTraining")) return BertHead::kMaskedLm;
+  if (name.ends_with("ForMaskedLM") || name.ends_with("ForPreTraining") || name == prefix + "Model")
+    return BertHead::kMaskedLm;  // a base alone, too: a task that needs another head gives it one
   throw ConfigError(in.file() + ": architecture '" + name + "' is not built; known are " + prefix +
-                        "ForSequenceClassification and " + prefix + "ForMaskedLM",
+                        "ForSequenceClassification, " + prefix + "ForMaskedLM and " + prefix + "Model",
                     "architectures");
 }
 

@@ -11,13 +11,18 @@ namespace {
 
 template <class Json>
 Json read(const std::string& file) {
+  const auto missing = [&] {
+    if (is_there(file)) return "";
+    return file.ends_with("adapter_config.json") ? "; expected the folder of an adapter (PEFT)"
+                                                 : "; expected the folder of a Hugging Face model";
+  };
   constexpr std::int64_t kMaxBytes = 64 << 20;
   try {
     auto json = Json::parse(bounded_json(read_file(file, kMaxBytes), file));
     if (!json.is_object()) throw ConfigError(file + ": expected a JSON object at the top");
     return json;
   } catch (const DataError& e) {
-    throw ConfigError(e.what() + std::string(is_there(file) ? "" : "; expected the folder of a Hugging Face model"));
+    throw ConfigError(std::string(e.what()) + missing());
   } catch (const nlohmann::json::exception& e) {
     throw ConfigError(file + ": " + plain_reason(e));
   }

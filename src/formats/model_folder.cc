@@ -21,7 +21,7 @@ bool has_terms_of_use(const std::string& name) {
 
 bool is_of_a_run(const std::string& name) {
   return name.ends_with(".index.json") || name.ends_with("_results.json") ||
-         is_any_of(name, "trainer_state.json", "manifest.json", "state.json", "run.json");
+         is_any_of(name, "trainer_state.json", "manifest.json", "state.json", "run.json", "predict_results.txt");
 }
 
 }  // namespace
@@ -32,7 +32,7 @@ FolderFile folder_file(const fs::path& path) {
     return path.parent_path() == kNamedTemplates && type == ".jinja" ? FolderFile::kTokenizer : FolderFile::kOther;
   if (has_terms_of_use(name)) return FolderFile::kModel;
   if (name.starts_with('.') || is_of_a_run(name)) return FolderFile::kOther;
-  if (is_any_of(name, "config.json", "adapter_config.json")) return FolderFile::kConfig;
+  if (is_any_of(name, "config.json", "adapter_config.json", "classifier.json")) return FolderFile::kConfig;
   if (type == ".py" || name == "generation_config.json") return FolderFile::kModel;
   // Tokenizers have files of many names, so their types decide; data sets (.jsonl, .csv) and weights are of other
   // types.

@@ -6,7 +6,7 @@
 namespace tessera {
 
 enum class FolderFile {
-  kConfig,     // config.json, adapter_config.json
+  kConfig,     // config.json; adapter_config.json and what stands beside it, classifier.json
   kModel,      // generation_config.json, code, terms of use: they belong to the weights
   kTokenizer,  // vocabularies, settings and chat templates; also settings of processors
   kOther,      // weights and their indexes, data sets, the state and the results of runs, hidden files, model cards

@@ -70,7 +70,13 @@ std::string find_base(const std::string& adapter, const std::string& instead, Mo
 }
 
 std::string find_adapter(const std::string& name_or_path) {
-  return place_of(name_or_path, ModelParts::kAll);
+  std::string place = place_of(name_or_path, ModelParts::kAll);
+  if (place.ends_with(".gguf"))
+    throw ConfigError("'" + name_or_path +
+                          "' is a GGUF file, and adapters in that form are written for llama.cpp and not read here; "
+                          "expected the folder of an adapter (PEFT), with adapter_config.json: name that one",
+                      "adapter_name_or_path");
+  return place;
 }
 
 std::string find_settings(const std::string& name_or_path) {

@@ -37,6 +37,7 @@ std::shared_ptr<Model> build(const families::DecoderConfig& c, at::ScalarType dt
   out.task_type = c.classifier ? "SEQ_CLS" : "CAUSAL_LM";
   out.output_embedding = c.names.head;
   out.max_positions = c.position == families::PositionKind::kLearned ? c.position_rows : 0;
+  if (c.position == families::PositionKind::kRotary) out.known_positions = c.max_positions;
   if (c.classifier) return std::make_shared<DecoderClassifier>(c, dtype);
   return std::make_shared<CausalLm>(c, dtype);
 }

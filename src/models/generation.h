@@ -50,6 +50,9 @@ GenerationConfig read_generation_config(const std::string& folder, const ModelCo
 /// The same from one JSON object of generate()'s arguments (file: for messages); keys that it lacks stay as they are.
 void read_generation_json(const nlohmann::json& json, const std::string& file, GenerationConfig& config);
 
+/// Tokens that a prompt of so many may become.
+std::int64_t most_tokens(const GenerationConfig& config, std::int64_t prompt_tokens);
+
 struct GenerationOutput {
   at::Tensor sequences;            // [B * num_return_sequences, L] int64, padded; causal models: with the prompt
   at::Tensor sequences_scores;     // [B * num_return_sequences] float32, beam search only

@@ -19,15 +19,22 @@ EarlyStopping early_stopping_of(const families::ConfigReader& in, const nlohmann
                     "early_stopping");
 }
 
+[[noreturn]] void refuse_method(const families::ConfigReader& in, const std::string& key) {
+  throw ConfigError(in.file() + ": '" + key +
+                        "' is not supported; leave it out (docs/guides/generate.md, \"What is not " +
+                        "built\", says what there is instead)",
+                    key);
+}
+
 // Options of other decoding methods; a value other than "off" would change the result.
 void refuse_unknown_methods(const families::ConfigReader& in, const nlohmann::json& json) {
   for (const char* key : {"sequence_bias", "stop_strings", "penalty_alpha", "constraints", "force_words_ids",
                           "encoder_no_repeat_ngram_size", "watermarking_config", "dola_layers"}) {
-    if (in.has(key) && json[key] != 0) throw ConfigError(in.file() + ": '" + key + "' is not supported", key);
+    if (in.has(key) && json[key] != 0) refuse_method(in, key);
   }
   for (const char* key : {"num_beam_groups", "diversity_penalty", "encoder_repetition_penalty", "guidance_scale"}) {
     const double off = std::string_view(key) == "diversity_penalty" ? 0.0 : 1.0;
-    if (in.get<double>(key, off) != off) throw ConfigError(in.file() + ": '" + key + "' is not supported", key);
+    if (in.get<double>(key, off) != off) refuse_method(in, key);
   }
 }
 
@@ -87,6 +94,10 @@ GenerationConfig read_generation_config(const std::string& folder, const ModelCo
   if (is_there(model_file)) read_generation_json(families::read_json(model_file), model_file, c);  // as files once were
   if (c.pad_token_id < 0) c.pad_token_id = model.pad_token_id;
   return c;
+}
+
+std::int64_t most_tokens(const GenerationConfig& c, std::int64_t prompt_tokens) {
+  return c.max_new_tokens > 0 ? prompt_tokens + c.max_new_tokens : std::max(prompt_tokens, c.max_length);
 }
 
 void read_generation_json(const nlohmann::json& json, const std::string& file, GenerationConfig& c) {

@@ -113,8 +113,9 @@ struct ModelConfig {
   std::string task_type;                     // PEFT's: "SEQ_2_SEQ_LM", "CAUSAL_LM", "SEQ_CLS"
   at::ScalarType stored_dtype = at::kFloat;  // "dtype"/"torch_dtype"
   ModelKind kind = ModelKind::kSeq2Seq;
-  std::int64_t max_positions = 0;                      // longest row that the position table carries; 0: any
-  std::string output_embedding = "lm_head";            // module name of the output head, tied or not
+  std::int64_t max_positions = 0;            // longest row that the position table carries; 0: any
+  std::int64_t known_positions = 0;          // of rotary positions: longest row that the model was made for; 0: any
+  std::string output_embedding = "lm_head";  // module name of the output head, tied or not
   std::optional<families::Quantization> quantization;  // of config.json: its linear layers are packed
   std::string note;                                    // about keys of config.json that nobody here knows; empty: none
 };

@@ -120,6 +120,16 @@ std::int64_t kept_vocabulary(const std::string& folder, const nn::HookedModule& 
   return rows;
 }
 
+std::int64_t kept_classes(const std::string& folder) {
+  static const Pattern kHead(
+      R"((?:.*\.)?(?:score|classifier|classifier\.out_proj)(?:\.modules_to_save(?:\.default)?)?\.weight)",
+      "classifier");
+  const auto source = io::open_weights(adapter_weights_in(folder));
+  for (const auto& info : source->tensors())
+    if (info.shape.size() == 2 && kHead.matches(info.name)) return info.shape[0];
+  return 0;
+}
+
 AdapterFile::AdapterFile(const std::string& folder, const nn::HookedModule& model, const PeftMethod& method) {
   const std::string file = adapter_weights_in(folder);
   source_ = method.readable(io::open_weights(file));

@@ -45,6 +45,9 @@ class AdapterFile {
 /// adapted yet): its vocabulary has grown. Else `vocab_size`.
 std::int64_t kept_vocabulary(const std::string& folder, const nn::HookedModule& model, std::int64_t vocab_size);
 
+/// Rows of the classification head (score, classifier) that the folder's file keeps; 0: it keeps none.
+std::int64_t kept_classes(const std::string& folder);
+
 /// All values of the folder's file into an unsharded model.
 void load_adapter(nn::HookedModule& model, const PeftMethod& method, const std::string& folder);
 

@@ -161,6 +161,7 @@ AdapterReport apply_adapter(models::Model& model, const models::ModelConfig& fam
   report.method = method;
   report.untied = !keep_tied(model, family, *method) && untie_if_needed(model, family, *method);
   for (auto& p : model.parameters()) p.set_requires_grad(false);
+  if (dynamic_cast<const LayerMethod*>(&given)) report.notes = notes_on_targets(model, given);
   report.adapted = method->attach(model, family);
   const auto adapters = nn::adapter_parameters(model);
   report.saved = modules_to_save(model, *method, adapters);

@@ -15,6 +15,7 @@ struct AdapterReport {
   std::vector<std::string> saved;      // those of modules_to_save
   std::shared_ptr<PeftMethod> method;  // as given, with everything resolved that depends on the model
   bool untied = false;                 // the output head got a matrix of its own
+  std::vector<std::string> notes;      // names of target_modules that match nothing
   std::int64_t trainable = 0;
   std::int64_t total = 0;              // with a frozen copy of each of modules_to_save, as PEFT counts
   std::string trainable_line() const;  // "trainable params: 884,736 || all params: 223,788,288 || trainable%: 0.3953"

@@ -16,12 +16,18 @@ std::string joined(const std::vector<std::string>& names) {
   return text;
 }
 
-[[noreturn]] void refuse_targets(const std::vector<Slot>& all, const PeftConfig& config) {
+/// The last parts of the modules' names, each once.
+std::vector<std::string> leaves_of(const std::vector<Slot>& all) {
   std::vector<std::string> leaves;
   for (const auto& slot : all) {
     const auto leaf = last_part(slot.name);
     if (std::find(leaves.begin(), leaves.end(), leaf) == leaves.end()) leaves.push_back(leaf);
   }
+  return leaves;
+}
+
+[[noreturn]] void refuse_targets(const std::vector<Slot>& all, const PeftConfig& config) {
+  const auto leaves = leaves_of(all);
   const auto wanted = config.target_regex.empty() ? joined(config.target_modules) : config.target_regex;
   throw ConfigError("target_modules: '" + wanted + "' matches no module that takes an adapter; this model has " +
                         joined(leaves) +
@@ -54,6 +60,20 @@ std::vector<Slot> chosen(const nn::HookedModule& model, const models::ModelConfi
 }
 
 }  // namespace
+
+std::vector<std::string> notes_on_targets(const nn::HookedModule& model, const PeftConfig& config) {
+  std::vector<std::string> notes;
+  if (wants_all_linear(config)) return notes;
+  const auto all = placed_slots(model);
+  for (const auto& name : config.target_modules) {
+    PeftConfig alone;
+    alone.target_modules = {name};
+    if (std::any_of(all.begin(), all.end(), [&](const Slot& slot) { return is_target(slot.name, alone); })) continue;
+    notes.push_back("target_modules: '" + name + "' matches no module that takes an adapter" +
+                    did_you_mean(name, leaves_of(all)) + "; it is left out");
+  }
+  return notes;
+}
 
 void LayerMethod::check() const {
   if (!target_regex.empty() && !layers_to_transform.empty()) {

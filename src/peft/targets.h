@@ -7,6 +7,7 @@
 #include "base/dotted_name.h"
 #include "base/pattern.h"
 #include "peft/config.h"
+#include "tessera/nn/block.h"
 
 namespace tessera::peft {
 
@@ -18,6 +19,9 @@ bool is_saved(const std::string& name, const PeftConfig& config);
 
 /// True for the full name of a module that the config targets. ConfigError for a bad regular expression.
 bool is_target(const std::string& name, const PeftConfig& config);
+
+/// A line for each name of a list of targets that matches no module which takes an adapter.
+std::vector<std::string> notes_on_targets(const nn::HookedModule& model, const PeftConfig& config);
 
 /// The value of the first pattern (a regular expression, at the end of the name after a dot or the whole of it) that
 /// matches, or fallback.

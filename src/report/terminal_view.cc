@@ -1,5 +1,4 @@
 #include "report/terminal_view.h"
-#include "base/quantity_text.h"
 
 #include <fmt/format.h>
 
@@ -8,10 +7,12 @@
 #include <utility>
 #include <vector>
 
+#include "base/quantity_text.h"
+
 namespace tessera::report {
 namespace {
 
-constexpr int kNameWidth = 26, kValueWidth = 12, kNarrowest = 76;
+constexpr int kNameWidth = 26, kValueWidth = 12, kNarrowest = 76, kWithoutTerminal = 100;
 
 // First what is looked at first; other series follow by name.
 const std::vector<std::string> kFirst = {"loss", "eval_loss", "learning_rate", "grad_norm", "tokens_per_second"};
@@ -23,10 +24,20 @@ std::string number_text(double value) {
 std::string progress_line(const RunRecord& run, int columns, std::optional<double> seconds_left) {
   if (run.max_steps == 0) return fmt::format("step {}, epoch {:.4g}\n", run.last_step, run.epoch);
   const double part = std::clamp(static_cast<double>(run.last_step) / static_cast<double>(run.max_steps), 0.0, 1.0);
-  std::string text =
-      fmt::format(" {:3.0f}%  step {} of {}, epoch {:.4g}", 100 * part, run.last_step, run.max_steps, run.epoch);
-  if (run.summary.empty() && seconds_left) text += ", " + duration_text(std::round(*seconds_left)) + " left";
-  const int cells = std::max(10, columns - static_cast<int>(text.size()));
+  std::string text = fmt::format(" {:3.0f}%  step {} of {}", 100 * part, run.last_step, run.max_steps);
+  const std::string epoch = fmt::format(", epoch {:.4g}", run.epoch),
+                    left = run.summary.empty() && seconds_left
+                               ? ", " + duration_text(std::round(*seconds_left)) + " left"
+                               : "";
+  constexpr int kShortestBar = 3;
+  const auto fits = [&](const std::string& more) {
+    return static_cast<int>(text.size() + more.size()) + kShortestBar <= columns;
+  };
+  if (fits(epoch + left))
+    text += epoch + left;
+  else if (fits(left))
+    text += left;
+  const int cells = std::max(0, columns - static_cast<int>(text.size()));
   const int done = static_cast<int>(std::lround(part * cells));
   std::string bar;
   for (int i = 0; i < cells; ++i) bar += i < done ? "█" : "░";
@@ -46,18 +57,22 @@ std::string curve_line(const std::string& name, const Series& values, int column
                      kValueWidth - 2, sparkline(values, cells), range);
 }
 
-/// "forward 120 MiB, state 292 MiB", cut where the line ends.
+/// "412 MiB: state 292 MiB, forward 120 MiB": the largest first, cut where the line ends.
 template <class Text>
-std::string list_line(const std::string& title, const NamedNumbers& numbers, int columns, const Text& text) {
+std::string list_line(const std::string& title, NamedNumbers numbers, std::optional<int> columns, const Text& text) {
   if (numbers.empty()) return "";
+  std::erase_if(numbers, [](const auto& item) { return !(item.second > 0); });
+  std::stable_sort(numbers.begin(), numbers.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
+  double total = 0;
+  for (const auto& [name, value] : numbers) total += value;
   std::string line = fmt::format("{:<{}}", title, kNameWidth);
-  bool first = true;
-  for (const auto& [name, value] : numbers) {
-    if (!(value > 0)) continue;
-    const std::string item = fmt::format("{}{} {}", first ? "" : ", ", name, text(value));
-    if (static_cast<int>(line.size() + item.size()) > columns) break;
+  if (numbers.size() > 1) line += text(total) + ": ";
+  const std::string more = ", ...";
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    const std::string item = fmt::format("{}{} {}", i == 0 ? "" : ", ", numbers[i].first, text(numbers[i].second));
+    const auto behind = i + 1 == numbers.size() ? 0 : more.size();
+    if (columns && line.size() + item.size() + behind > static_cast<std::size_t>(*columns)) return line + more + "\n";
     line += item;
-    first = false;
   }
   return line + "\n";
 }
@@ -92,20 +107,21 @@ std::string sparkline(const Series& values, int cells) {
   return line;
 }
 
-std::string terminal_view(const RunRecord& run, int columns, std::optional<double> seconds_left) {
-  columns = std::max(columns, kNarrowest);
-  std::string out = fmt::format("{:.{}}\n", run.name, columns) + progress_line(run, columns, seconds_left);
+std::string terminal_view(const RunRecord& run, std::optional<int> terminal, std::optional<double> seconds_left) {
+  const int first_lines = terminal.value_or(kWithoutTerminal), columns = std::max(first_lines, kNarrowest);
+  std::string out = fmt::format("{:.{}}\n", run.name, first_lines) + progress_line(run, first_lines, seconds_left);
+  if (terminal) terminal = columns;
   for (const std::string& name : kFirst)
     if (const auto found = run.series.find(name); found != run.series.end() && !found->second.empty())
       out += curve_line(name, found->second, columns);
   for (const auto& [name, values] : run.series)
     if (!values.empty() && std::find(kFirst.begin(), kFirst.end(), name) == kFirst.end())
       out += curve_line(name, values, columns);
-  out += list_line("memory planned", run.planned_mib, columns, mib_text);
-  out += list_line("memory measured at most", run.measured_mib, columns, mib_text);
-  out += list_line("GPU memory planned", run.planned_device_mib, columns, mib_text);
-  out += list_line("GPU memory measured", run.measured_device_mib, columns, mib_text);
-  out += list_line("time", run.phase_seconds, columns, duration_text);
+  out += list_line("memory planned", run.planned_mib, terminal, mib_text);
+  out += list_line("memory measured at most", run.measured_mib, terminal, mib_text);
+  out += list_line("GPU memory planned", run.planned_device_mib, terminal, mib_text);
+  out += list_line("GPU memory measured", run.measured_device_mib, terminal, mib_text);
+  out += list_line("time", run.phase_seconds, terminal, duration_text);
   if (!run.summary.empty()) out += "the run has ended\n";
   return out;
 }

@@ -13,7 +13,8 @@ namespace tessera::report {
 std::string sparkline(const Series& values, int cells);
 
 /// How far the run is, the curves with their last values, memory, and where the time went. No line is wider than
-/// `columns` (of 76 at least). seconds_left: what a watcher saw, where it saw enough.
-std::string terminal_view(const RunRecord& run, int columns, std::optional<double> seconds_left = {});
+/// `columns` (of 76 at least, but for the first two). No columns: the output is no terminal, and nothing is cut.
+/// seconds_left: what a watcher saw, where it saw enough.
+std::string terminal_view(const RunRecord& run, std::optional<int> columns, std::optional<double> seconds_left = {});
 
 }  // namespace tessera::report

@@ -1,9 +1,11 @@
 #include "tasks/assemble.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <set>
 
+#include "families/classifier.h"
 #include "io/resized_source.h"
 #include "models/check_sizes.h"
 #include "models/gguf_model.h"
@@ -14,6 +16,7 @@
 #include "peft/loftq/loftq_source.h"
 #include "peft/methods/lora.h"
 #include "peft/targets.h"
+#include "tasks/adapter_classes.h"
 #include "tensor/rng.h"
 #include "tessera/base/error.h"
 #include "tessera/nn/init.h"
@@ -147,6 +150,18 @@ at::Tensor stored_weight(const io::TensorSource& source, const models::NamesInFi
   return io::read_tensor(source, names.in(source, parameter));
 }
 
+/// Of an adapter of a classifier over a base that has no head, or one for other classes.
+std::optional<checkpoint::ClassifierNames> classes_of_adapter(const AssembleOptions& options,
+                                                              const peft::PeftMethod& method) {
+  if (options.classifier || method.task_type != "SEQ_CLS") return {};
+  auto classes = adapter_classes(options.adapter_folder);
+  const auto json = models::read_model_config(options.model_folder);
+  const families::ConfigReader base(json, options.model_folder + "/config.json");
+  const bool has_head = classes && families::is_classifier(base) &&
+                        families::parse_classifier(base).num_labels == std::ssize(classes->labels);
+  return has_head ? std::nullopt : classes;
+}
+
 void count(Assembled& a) {
   a.parameters = a.trainable = 0;
   const nn::DenseElements elements(*a.model);
@@ -202,10 +217,15 @@ Assembled assemble(const AssembleOptions& options, std::shared_ptr<comm::Communi
                              .min_vocab_size = options.min_vocab_size,
                              .attn_implementation = options.attn_implementation,
                              .classifier = options.classifier};
-  a.model = models::build_model(options.model_folder, &a.config, build);
   auto method = options.method;
   if (!options.adapter_folder.empty()) {
     method = peft::read_adapter_config(options.adapter_folder, &a.notes);
+    a.classes = classes_of_adapter(options, *method);
+    if (a.classes) build.classifier = head_for(*a.classes);
+  }
+  a.model = models::build_model(options.model_folder, &a.config, build);
+  if (a.classes) a.classes->architecture = a.model->class_name();
+  if (!options.adapter_folder.empty()) {
     const auto rows = peft::kept_vocabulary(options.adapter_folder, *a.model, a.config.vocab_size);
     if (rows > a.config.vocab_size) {
       build.min_vocab_size = rows;
@@ -225,6 +245,7 @@ Assembled assemble(const AssembleOptions& options, std::shared_ptr<comm::Communi
   }
   pack_layers(a, options, method.get(), fsdp);
   if (method) a.adapters = peft::apply_adapter(*a.model, a.config, *method);
+  if (options.method) a.notes.insert(a.notes.end(), a.adapters->notes.begin(), a.adapters->notes.end());
   if (loftq) choose_loftq(a, *as_stored, *loftq);
   if (options.freeze_lora_a) freeze_lora_a(a);
   count(a);
@@ -246,7 +267,7 @@ Assembled assemble(const AssembleOptions& options, std::shared_ptr<comm::Communi
     read_adapter_first(fsdp, {options.adapter_folder, *a.model, *a.adapters->method});
   if (!options.several.empty()) attach_several(a, options, build, fsdp);
   if (a.adapters) fsdp.param_init_fn = peft::adapter_init(*a.model, *a.adapters->method, options.seed);
-  if (options.classifier) begin_missing_head(a, options, fsdp);
+  if (build.classifier) begin_missing_head(a, options, fsdp);
   if (!fsdp.wrap) fsdp.wrap = fsdp::wrap_classes(a.config.no_split_classes);
   if (options.recompute_blocks) fsdp.activation_checkpointing = fsdp::wrap_classes(a.config.no_split_classes);
   if (options.before_sharding) options.before_sharding(a, fsdp);

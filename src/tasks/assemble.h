@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/model_files.h"
 #include "checkpoint/pretrained.h"
 #include "models/model.h"
 #include "peft/apply.h"
@@ -43,7 +44,9 @@ struct Assembled {
   std::optional<peft::AdapterReport> adapters;
   std::shared_ptr<peft::SeveralAdapters> several = {};
   std::vector<std::string> new_weights = {};  // of a classifier's head: not in the source
-  std::vector<std::string> notes = {};        // about the folders, for the user
+  /// Of an adapter of a classifier over a base without such a head: what config.json should say of it.
+  std::optional<checkpoint::ClassifierNames> classes = {};
+  std::vector<std::string> notes = {};  // about the folders, for the user
   std::int64_t parameters = 0, trainable = 0;
   std::unique_ptr<fsdp::FullyShardedDataParallel> sharded;  // destroyed before the model
   /// Of a model with adapters.

@@ -12,10 +12,12 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <ostream>
+#include <utility>
 
 #include "tasks/conversation.h"
 #include "tasks/left_padding.h"
 #include "tasks/opened_model.h"
+#include "tasks/positions_note.h"
 #include "tessera/base/error.h"
 #include "tessera/comm/communicator.h"
 
@@ -169,6 +171,9 @@ class ChatLoop {
 
   std::string generated() {
     const auto ids = opened_.tokenizer->encode(rendered(), /*add_special_tokens=*/false).ids;
+    const auto note = positions_note(opened_.loaded.config, "the conversation and its answer may have",
+                                     models::most_tokens(opened_.settings, std::ssize(ids)));
+    if (!note.empty() && !std::exchange(told_length_, true)) err_ << note;
     const auto batch = left_padded({ids});
     TokenStream stream(out_, *opened_.tokenizer, options_.skip_special_tokens);
     try {
@@ -190,6 +195,7 @@ class ChatLoop {
   ChatMessages messages_;
   InputLines lines_;
   CtrlC ctrl_c_;
+  bool told_length_ = false;
   const bool is_terminal_ = ::isatty(STDIN_FILENO) == 1;
 };
 

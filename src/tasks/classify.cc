@@ -7,9 +7,12 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <ostream>
 
+#include "base/file.h"
+#include "base/json_text.h"
 #include "data/epoch_sampler.h"
 #include "tasks/classify_data.h"
 #include "tasks/classify_metrics.h"
@@ -101,7 +104,7 @@ class ClassifyJob final : public TrainingJob {
               std::ostream& err)
       : TrainingJob(options, models::ModelKind::kSequenceClassification, std::move(group), out, err),
         o_(options),
-        known_(known_classes(folder_)) {}
+        known_(known_classes(folder_, adapter_folder_)) {}
 
  private:
   void load_data() override {
@@ -120,10 +123,16 @@ class ClassifyJob final : public TrainingJob {
     notes_.push_back(fmt::format("{}: {} labels ({})", name_of(data_.problem), labels, fmt::join(data_.names, ", ")));
     classes_ = checkpoint::ClassifierNames{
         .labels = data_.names, .problem_type = name_of(data_.problem), .pad_token_id = tokenizer_->pad_id()};
-    require_rows_to_evaluate(data_.validation.size(), "no rows are held out: give a --validation_split above 0");
+    if (arguments_.do_train || !o_.do_predict)
+      require_rows_to_evaluate(data_.validation.size(), "no rows are held out: give a --validation_split above 0");
   }
 
-  std::vector<PreparedRows> prepared() const override { return prepared_rows(&data_.train, &data_.validation); }
+  std::vector<PreparedRows> prepared() const override {
+    auto prepared = prepared_rows(&data_.train, &data_.validation);
+    if (o_.do_predict)
+      prepared.push_back({"predict", data_.test.size(), [this](std::int64_t i) { return data_.test.mark(i); }});
+    return prepared;
+  }
 
   void complete(AssembleOptions& options) const override {
     options.classifier = models::ClassifierHead{
@@ -166,29 +175,14 @@ class ClassifyJob final : public TrainingJob {
 
   train::Metrics evaluate(const report::BarStyle& bars) {
     const auto start = train::Clock::now();
-    const c10::AutoGradMode no_grad(false);
-    auto& model = *model_.model;
-    const bool training = model.is_training();
-    model.eval();
-    data::EpochSampler sampler({.rows = data_.validation.size(),
-                                .per_device_batch = arguments_.per_device_eval_batch_size,
-                                .rank = group_->rank(),
-                                .world_size = group_->size(),
-                                .shuffle = false,
-                                .last_batch = data::LastBatch::kKeep});
-    report::ProgressBar bar(err_, bars, sampler.batches_per_epoch(), "eval");
     ClassCounts counts(data_.problem, static_cast<std::int64_t>(data_.names.size()));
     double loss = 0;
-    for (std::int64_t b = 0; b < sampler.batches_per_epoch(); ++b) {
-      const auto batch = collate_classes(data_.validation, sampler.next(), tokenizer_->pad_id(), length());
-      const auto out = model(class_input(batch, 1.0));
-      bar.update();
-      if (batch.is_empty) continue;
+    const auto batches = visit(data_.validation, bars, "eval", [&](const ClassBatch& batch) {
+      const auto out = (*model_.model)(class_input(batch, 1.0));
+      if (batch.is_empty) return;
       loss += out.loss.item<double>();
       counts.add(out.logits, batch.labels);
-    }
-    bar.close();
-    model.train(training);
+    });
     counts.values().push_back(loss);
     counts.values() = train::sum_over_ranks(*group_, std::move(counts.values()));
     loss = counts.values().back();
@@ -196,7 +190,54 @@ class ClassifyJob final : public TrainingJob {
     by_class_ = counts.by_class(data_.names);
     train::Metrics metrics = counts.metrics();
     metrics.insert(metrics.begin(), {"eval_loss", loss / (static_cast<double>(rows) * terms_of_row(data_.validation))});
-    return timed_metrics(std::move(metrics), train::seconds_since(start), rows, sampler.batches_per_epoch());
+    return timed_metrics(std::move(metrics), train::seconds_since(start), rows, batches);
+  }
+
+  /// Collective: calls `use` for every batch of this rank's, in order. Returns how many there were.
+  template <class Use>
+  std::int64_t visit(const ClassRows& rows, const report::BarStyle& bars, const char* name, const Use& use) {
+    const c10::AutoGradMode no_grad(false);
+    auto& model = *model_.model;
+    const bool training = model.is_training();
+    model.eval();
+    data::EpochSampler sampler({.rows = rows.size(),
+                                .per_device_batch = arguments_.per_device_eval_batch_size,
+                                .rank = group_->rank(),
+                                .world_size = group_->size(),
+                                .shuffle = false,
+                                .last_batch = data::LastBatch::kKeep});
+    report::ProgressBar bar(err_, bars, sampler.batches_per_epoch(), name);
+    for (std::int64_t b = 0; b < sampler.batches_per_epoch(); ++b) {
+      use(collate_classes(rows, sampler.next(), tokenizer_->pad_id(), length()));
+      bar.update();
+    }
+    bar.close();
+    model.train(training);
+    return sampler.batches_per_epoch();
+  }
+
+  bool evaluates_alone() const override { return o_.do_eval && data_.validation.size() > 0; }
+
+  /// As run_classification.py writes them.
+  void predict() override {
+    if (!o_.do_predict) return;
+    std::map<std::int64_t, std::string> mine, all;  // by row
+    visit(data_.test, report::bar_style(group_->rank(), arguments_.disable_tqdm), "predict", [&](ClassBatch batch) {
+      batch.labels.reset();
+      const auto out = (*model_.model)(class_input(batch, 1.0));
+      if (batch.is_empty) return;
+      for (std::int64_t i = 0; i < batch.row_ids.size(0); ++i)
+        mine[batch.row_ids[i].item<std::int64_t>()] = predicted_text(data_.problem, out.logits[i], data_.names);
+    });
+    for (const auto& bytes : group_->all_gather_objects(json_text(nlohmann::json(mine))))
+      all.merge(nlohmann::json::parse(bytes).get<std::map<std::int64_t, std::string>>());
+    if (group_->rank() != 0) return;
+    std::string text = "index\tprediction\n";
+    for (const auto& [row, prediction] : all) text += fmt::format("{}\t{}\n", row, prediction);
+    ensure_writable_folder(arguments_.output_dir);
+    const auto file = arguments_.output_dir + "/predict_results.txt";
+    write_file_atomically(file, text);
+    out_ << fmt::format("{} predictions saved in {}\n", all.size(), file) << std::flush;
   }
 
   std::int64_t longest_row() const override { return o_.max_length; }

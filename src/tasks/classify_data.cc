@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -16,6 +17,7 @@
 #include "base/crc32c.h"
 #include "families/config_reader.h"
 #include "models/gguf_model.h"
+#include "tasks/adapter_classes.h"
 #include "tasks/training_tokenizer.h"
 #include "tessera/base/error.h"
 
@@ -152,8 +154,8 @@ class Labels {
     });
     // A classifier without names: its classes are 0, 1, ..., whichever of them the data has.
     const auto least = known && !o.ignore_mismatched_sizes ? known->config.num_labels : 0;
-    const bool are_indices = !names.empty() && *whole_number<std::int64_t>(names.front()) >= 0 &&
-                             *whole_number<std::int64_t>(names.back()) < least;
+    const bool are_indices = names.empty() || (*whole_number<std::int64_t>(names.front()) >= 0 &&
+                                               *whole_number<std::int64_t>(names.back()) < least);
     if (are_indices) {
       names.clear();
       for (std::int64_t i = 0; i < least; ++i) names.push_back(std::to_string(i));
@@ -199,21 +201,81 @@ void keep_first(std::vector<TextPair>& rows, std::int64_t count) {
 
 }  // namespace
 
-std::optional<KnownClasses> known_classes(const std::string& model_folder) {
+namespace {
+
+/// The names but for LABEL_0, LABEL_1, ..., which name nothing.
+std::vector<std::string> own_names(std::vector<std::string> names) {
+  bool generic = true;
+  for (std::size_t i = 0; i < names.size(); ++i) generic = generic && names[i] == "LABEL_" + std::to_string(i);
+  return generic ? std::vector<std::string>() : names;
+}
+
+std::optional<KnownClasses> classes_of_folder(const std::string& model_folder) {
   const auto json = models::read_model_config(model_folder);
   const families::ConfigReader in(json, model_folder + "/config.json");
   if (!families::is_classifier(in)) return std::nullopt;
   KnownClasses known{families::parse_classifier(in), {}};
   if (!in.has("id2label") || !in.at("id2label").is_object()) return known;
-  bool generic = true;
   for (std::int64_t i = 0; i < known.config.num_labels; ++i) {
     const auto entry = in.at("id2label").find(std::to_string(i));
     if (entry == in.at("id2label").end() || !entry->is_string()) return {{known.config, {}}};
     known.names.push_back(*entry);
-    generic = generic && known.names.back() == "LABEL_" + std::to_string(i);
   }
-  if (generic) known.names.clear();
+  known.names = own_names(std::move(known.names));
   return known;
+}
+
+data::PairSplits read_labelled(const ClassifyOptions& o, const data::ReadOptions& columns) {
+  if (o.dataset_path.empty()) return {};
+  return data::read_splits({o.dataset_path, o.dataset_config}, columns,
+                           {.validation_fraction = o.validation_split,
+                            .seed = static_cast<std::uint64_t>(o.training.seed),
+                            .validation_file = o.validation_file});
+}
+
+std::vector<TextPair> read_unlabelled(const ClassifyOptions& o, data::ReadOptions columns, std::string& note) {
+  columns.without_labels = true;
+  auto rows = o.test_file.empty() ? data::read_split({o.dataset_path, o.dataset_config}, o.test_split, columns)
+                                  : data::read_split({.name = o.test_file, .config = {}}, "train", columns);
+  note = fmt::format("rows to predict: {} ({})", rows.front().file, rows.size());
+  keep_first(rows, o.max_predict_samples);
+  return rows;
+}
+
+/// Says in the notes how many texts were cut.
+class Texts {
+ public:
+  Texts(ClassData& data, std::int64_t max_length) : data_(data), cut_at_{.max_length = max_length} {}
+
+  void tokenize(const std::vector<TextPair>& rows, ClassRows& to) {
+    for (const auto& row : rows) {
+      auto ids = data_.tokenizer->encode(row.source, cut_at_).ids;
+      const bool is_full = std::ssize(ids) == cut_at_.max_length;
+      if (is_full && std::ssize(data_.tokenizer->encode(row.source).ids) > cut_at_.max_length) ++cut_;
+      if (ids.empty()) ids.push_back(static_cast<std::int32_t>(data_.tokenizer->pad_id()));
+      to.ids.push_back(std::move(ids));
+    }
+  }
+  void note_cut() {
+    if (cut_ > 0)
+      data_.notes.push_back(fmt::format("{} cut at --max_length {}; a larger one keeps more of {}",
+                                        cut_ == 1 ? "1 text was" : fmt::format("{} texts were", cut_),
+                                        cut_at_.max_length, cut_ == 1 ? "it" : "them"));
+  }
+
+ private:
+  ClassData& data_;
+  text::EncodeOptions cut_at_;
+  std::int64_t cut_ = 0;
+};
+
+}  // namespace
+
+std::optional<KnownClasses> known_classes(const std::string& model_folder, const std::string& adapter_folder) {
+  auto known = classes_of_folder(model_folder);
+  const auto of_adapter = adapter_folder.empty() ? std::nullopt : adapter_classes(adapter_folder);
+  if (!of_adapter || (known && known->config.num_labels == std::ssize(of_adapter->labels))) return known;
+  return KnownClasses{head_for(*of_adapter).config, own_names(of_adapter->labels)};
 }
 
 ClassData load_class_data(const ClassifyOptions& o, const std::string& tokenizer_path,
@@ -221,9 +283,7 @@ ClassData load_class_data(const ClassifyOptions& o, const std::string& tokenizer
   ClassData d;
   auto columns = o.columns;
   columns.takes_lists = true;
-  auto splits = data::read_splits(
-      {o.dataset_path, o.dataset_config}, columns,
-      {.validation_fraction = o.validation_split, .seed = static_cast<std::uint64_t>(o.training.seed)});
+  auto splits = read_labelled(o, columns);
   d.notes = splits.notes;
   auto all = splits.train;  // the classes are those of all rows, however few are trained on
   all.insert(all.end(), splits.validation.begin(), splits.validation.end());
@@ -232,19 +292,27 @@ ClassData load_class_data(const ClassifyOptions& o, const std::string& tokenizer
   d.problem = problem_of(o, known, all);
   const Labels labels(o, known, all, d.problem);
   d.names = labels.names();
+  if (o.dataset_path.empty() && !known)
+    throw ConfigError("'" + o.model_name_or_path +
+                          "' is no classifier yet, and there are no rows that say which classes there are; name them "
+                          "with --dataset_name",
+                      "dataset_name");
   if (d.problem == ProblemType::kSingleLabel && d.names.size() < 2)
     throw DataError(fmt::format("'{}' has one label only ('{}'): there is nothing to tell apart", o.dataset_path,
                                 d.names.empty() ? "" : d.names[0]),
                     o.dataset_path);
   d.tokenizer = with_padding(tokenizer_path, o.pad_token);
-  const text::EncodeOptions encode{.max_length = o.max_length};
+  Texts texts(d, o.max_length);
   for (auto [rows, to] : {std::pair(&splits.train, &d.train), std::pair(&splits.validation, &d.validation)}) {
-    for (const auto& row : *rows) {
-      to->ids.push_back(d.tokenizer->encode(row.source, encode).ids);
-      if (to->ids.back().empty()) to->ids.back().push_back(static_cast<std::int32_t>(d.tokenizer->pad_id()));
-    }
+    texts.tokenize(*rows, *to);
     to->labels = labels.tensor(*rows);
   }
+  if (o.do_predict) {
+    const auto rows = read_unlabelled(o, columns, d.notes.emplace_back());
+    texts.tokenize(rows, d.test);
+    d.test.labels = at::zeros({d.test.size()}, at::kLong);
+  }
+  texts.note_cut();
   return d;
 }
 

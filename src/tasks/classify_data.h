@@ -26,8 +26,8 @@ struct ClassRows {
 struct ClassData {
   std::shared_ptr<const text::Tokenizer> tokenizer;  // with a padding token
   families::ProblemType problem = families::ProblemType::kSingleLabel;
-  std::vector<std::string> names;  // of the classes; of a regression "score"
-  ClassRows train, validation;
+  std::vector<std::string> names;     // of the classes; of a regression "score"
+  ClassRows train, validation, test;  // of test without what they are to be called
   std::vector<std::string> notes;
 };
 
@@ -36,10 +36,11 @@ struct KnownClasses {
   families::ClassifierConfig config;
   std::vector<std::string> names;  // id2label; empty: none, or only LABEL_0, LABEL_1, ...
 };
-/// Nothing: the folder holds no classifier.
-std::optional<KnownClasses> known_classes(const std::string& model_folder);
+/// adapter_folder: its head comes before the model's; empty: there is none. Nothing: neither is a classifier.
+std::optional<KnownClasses> known_classes(const std::string& model_folder, const std::string& adapter_folder = {});
 
-/// Reads, splits and tokenizes. DataError names file and line of a label that does not fit.
+/// Reads, splits and tokenizes. Without a data set only the rows of test_file, and the classes are the known ones.
+/// DataError names file and line of a label that does not fit.
 ClassData load_class_data(const ClassifyOptions& options, const std::string& tokenizer_path,
                           const std::optional<KnownClasses>& known);
 

@@ -8,6 +8,8 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "train/trainer_state.h"
+
 namespace tessera::tasks {
 namespace {
 
@@ -96,6 +98,17 @@ nlohmann::ordered_json ClassCounts::by_class(const std::vector<std::string>& nam
                    {"f1", f1(c)},
                    {"support", support(c)}});
   return out;
+}
+
+std::string predicted_text(ProblemType problem, const at::Tensor& logits, const std::vector<std::string>& names) {
+  const auto scores = logits.to(at::kCPU, at::kDouble).flatten();
+  if (problem == ProblemType::kRegression) return fmt::format("{:.3f}", scores[0].item<double>());
+  if (problem == ProblemType::kSingleLabel)
+    return names.at(static_cast<std::size_t>(scores.argmax().item<std::int64_t>()));
+  auto holding = nlohmann::ordered_json::array();
+  for (std::size_t i = 0; i < names.size(); ++i)
+    if (scores[static_cast<std::int64_t>(i)].item<double>() > 0) holding.push_back(names[i]);
+  return train::python_text(holding);
 }
 
 std::vector<std::string> names_of_class_metrics(ProblemType problem) {

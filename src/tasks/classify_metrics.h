@@ -40,6 +40,11 @@ class ClassCounts {
   std::vector<double> values_;
 };
 
+/// What the logits [labels] of a row say: the class, a list of those that hold (as Python prints it), or the number
+/// with three digits.
+std::string predicted_text(families::ProblemType problem, const at::Tensor& logits,
+                           const std::vector<std::string>& names);
+
 /// Of what an evaluation gives.
 std::vector<std::string> names_of_class_metrics(families::ProblemType problem);
 

@@ -26,10 +26,22 @@ void add_model(config::OptionTable& table, ClassifyOptions& o) {
 
 void add_data(config::OptionTable& table, ClassifyOptions& o) {
   const char* group = "Data";
-  table
-      .add(&o.dataset_path, {"--dataset_path", "--dataset_name", "--train_file"},
-           "file, folder or name on the Hub: JSONL, JSON, CSV, Parquet, or sentence@label lines", group)
-      .required();
+  table.add(&o.dataset_path, {"--dataset_path", "--dataset_name", "--train_file"},
+            "file, folder or name on the Hub: JSONL, JSON, CSV, Parquet, or sentence@label lines (required, but to "
+            "predict alone)",
+            group);
+  table.add(&o.validation_file, {"--validation_file"},
+            "file of rows to evaluate on; empty: the data set's, or --validation_split of its rows", group);
+  table.add(&o.do_predict, {"--do_predict"},
+            "write what the model says of the test rows, whose labels are not read: predict_results.txt in output_dir",
+            group);
+  const config::Need predict{"--do_predict", {"true"}};
+  table.add(&o.test_file, {"--test_file"}, "file of the test rows; empty: the data set's", group).only_with({predict});
+  table.add(&o.test_split, {"--test_split", "--test_split_name"}, "split of the data set that they are", group)
+      .only_with({predict})
+      .idle_with({"--test_file", {config::kSet}});
+  table.add(&o.max_predict_samples, {"--max_predict_samples"}, "use only so many test rows; 0: all", group)
+      .only_with({predict});
   table.add(&o.dataset_config, {"--dataset_config", "--dataset_config_name"},
             "one of several configurations of the data set: as its card names it, or a folder", group);
   table.add(&o.columns.text_column, {"--text_column", "--text_column_name", "--text_column_names"},
@@ -51,7 +63,8 @@ void add_data(config::OptionTable& table, ClassifyOptions& o) {
   table.add(&o.do_regression, {"--do_regression"}, "the same as --problem_type regression", group);
   table.add(&o.label_separator, {"--label_separator"}, "between labels that stand in one text", group)
       .only_with({{"--problem_type", {"multi_label_classification"}}});
-  table.add(&o.max_length, {"--max_length", "--max_seq_length"}, "tokens of a text; longer ones are cut", group);
+  table.add(&o.max_length, {"--max_length", "--max_seq_length"}, "tokens of a text; longer ones are cut, and counted",
+            group);
   table.add(&o.pad_to_max_length, {"--pad_to_max_length"},
             "pad every batch to max_length; false: to its longest row (the same losses, less work)", group);
   table.add(&o.validation_split, {"--validation_split", "--validation_split_percentage"},
@@ -60,7 +73,42 @@ void add_data(config::OptionTable& table, ClassifyOptions& o) {
   table.add(&o.max_eval_samples, {"--max_eval_samples"}, "use only so many rows of evaluation; 0: all", group);
 }
 
+using config::Unused;
+
+/// Of run_classification.py.
+constexpr config::UnusedFlag kIdleOfTheScript[] = {
+    {"--metric_name", Unused::kText, "accuracy and F1 are measured, of a regression the errors and the correlation"},
+    {"--shuffle_train_dataset", Unused::kBool, "training rows come in random order"},
+    {"--shuffle_seed", Unused::kNumber, "--data_seed (or --seed) orders the rows"},
+    {"--overwrite_cache", Unused::kBool, "texts are tokenized for every run"},
+    {"--remove_columns", Unused::kText, "only the columns of the text and the label are read"},
+    {"--use_fast_tokenizer", Unused::kBool, "there is one kind"},
+    {"--trust_remote_code", Unused::kBool, "no code is ever loaded"},
+};
+
+constexpr config::RefusedFlag kRefusedOfTheScript[] = {
+    {"--text_column_delimiter", Unused::kText,
+     "one column holds the text; join several in the file and name the result with --text_column"},
+    {"--remove_splits", Unused::kText, "give the files themselves: --train_file, --validation_file, --test_file"},
+    {"--train_split_name", Unused::kText, "the split is train; name another one's file with --train_file", "train"},
+    {"--validation_split_name", Unused::kText,
+     "the split is validation (or eval); name another one's file with --validation_file", "validation"},
+};
+
+/// Predicting alone needs no rows with labels, and no evaluation.
+void check_prediction(ClassifyOptions& o, config::Problems& problems) {
+  const bool alone = o.do_predict && !o.training.do_train;
+  problems.require(!o.dataset_path.empty() || (alone && !o.test_file.empty()),
+                   "--dataset_path is required (to predict alone: --do_train false --do_predict --test_file FILE)",
+                   "dataset_path");
+  problems.require(o.max_predict_samples >= 0, "--max_predict_samples must not be negative", "max_predict_samples");
+  if (!alone) return;
+  o.do_eval = o.training.do_eval.value_or(true);
+  o.training.do_eval = true;
+}
+
 void check(ClassifyOptions& o, config::Problems& problems) {
+  check_prediction(o, problems);
   problems.require(o.max_length >= 3, "--max_length must leave room for a token and the special ones: at least 3",
                    "max_length");
   problems.require(!o.label_separator.empty(), "--label_separator must not be empty", "label_separator");
@@ -92,6 +140,8 @@ config::OptionTable classify_table(ClassifyOptions& o) {
   table.example("--model_name_or_path bert-base-uncased --dataset_name data/ --num_train_epochs 3 --output_dir out");
   add_model(table, o);
   add_data(table, o);
+  for (const auto& flag : kIdleOfTheScript) table.add_without_effect(flag);
+  for (const auto& flag : kRefusedOfTheScript) table.add_refused(flag);
   train::add_training_arguments(table, o.training);
   add_job_flags(table, o, "Output");
   return table;

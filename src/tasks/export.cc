@@ -65,6 +65,8 @@ std::string export_adapter(const ExportOptions& o, const checkpoint::OpenedState
                                                                checkpoint::stored_as(info.dtype, dtype), info.name));
   writer.commit();
   write_file_atomically(o.output + "/adapter_config.json", config);
+  if (const auto classes = checkpoint::read_classifier_file(config_folder))
+    checkpoint::write_classifier_file(*classes, o.output);
   checkpoint::copy_model_files({.model = {}, .tokenizer = checkpoint::tokenizer_among({o.checkpoint, config_folder})},
                                o.output);
   return fmt::format("adapter of {} tensors saved in {}\n", infos.size(), o.output);
@@ -216,10 +218,17 @@ int export_checkpoint(const std::vector<std::string>& args, std::ostream& out, s
                           state.found + "' without --merge first, then merge what comes out",
                       "merge");
   if (o.gguf) check_gguf(o, is_adapter);
+  if (!o.gguf && o.output.ends_with(".gguf"))
+    throw ConfigError("'" + o.output +
+                          "' is the name of a GGUF file, and without --gguf a folder is written; add --gguf f16 (or "
+                          "f32, q8_0, q4_k_m), or give the folder another name",
+                      "gguf");
   const std::string file =
       o.gguf ? o.output : o.output + (is_adapter && !o.merge ? "/adapter_model.safetensors" : "/model.safetensors");
   if (!o.overwrite && fs::exists(file))
-    throw CheckpointError("'" + file + "' exists already. Give another folder, or --overwrite_output_dir.", file);
+    throw CheckpointError(
+        "'" + file + "' exists already. Give another " + (o.gguf ? "name" : "folder") + ", or --overwrite_output_dir.",
+        file);
   auto group = comm::connect();
   std::string line;
   if (o.gguf) {

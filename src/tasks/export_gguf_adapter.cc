@@ -40,7 +40,10 @@ std::unique_ptr<peft::PeftMethod> lora_of(const std::string& folder) {
   if (!lora->layer_replication.is_null())
     refuse("layer_replication: a GGUF adapter is for the layers as the base has them");
   if (!lora->alora_invocation_tokens.is_null())
-    refuse("alora_invocation_tokens: adapters that act from a token on are not written");
+    throw ConfigError("'" + folder +
+                          "': alora_invocation_tokens: an adapter that acts from a token on is neither a GGUF adapter "
+                          "nor part of merged weights; 'tessera generate --adapter' answers with the folder as it is",
+                      "gguf");
   return method;
 }
 

@@ -3,13 +3,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <ostream>
+#include <utility>
 
 #include "base/json_text.h"
 #include "tasks/left_padding.h"
 #include "tasks/opened_model.h"
+#include "tasks/positions_note.h"
 #include "tessera/base/error.h"
 
 namespace tessera::tasks {
@@ -25,11 +28,12 @@ std::string_view trimmed(std::string_view text) {
 
 class Generator {
  public:
-  Generator(const GenerateOptions& options, std::shared_ptr<comm::Communicator> group, std::ostream& out)
-      : options_(options), out_(out), opened_(open_model(options, std::move(group))) {}
+  Generator(const GenerateOptions& options, std::shared_ptr<comm::Communicator> group, std::ostream& out,
+            std::ostream& err)
+      : options_(options), out_(out), err_(err), opened_(open_model(options, std::move(group))) {}
 
-  void run(std::ostream& err) {
-    tell_idle_flags(err);
+  void run() {
+    tell_idle_flags();
     const auto prompts = read_prompts(options_, opened_.tokenizer_folder);
     lines_.resize(prompts.size());
     for (const auto& batch : batches(prompts)) {
@@ -39,7 +43,7 @@ class Generator {
         throw models::NonFiniteScores(static_cast<std::int64_t>(batch.at(static_cast<std::size_t>(e.row))), e.step);
       }
     }
-    if (expected_ > 0) err << fmt::format("exact match: {} of {}\n", matches_, expected_);
+    if (expected_ > 0) err_ << fmt::format("exact match: {} of {}\n", matches_, expected_);
   }
 
  private:
@@ -69,13 +73,22 @@ class Generator {
     return all;
   }
 
-  void tell_idle_flags(std::ostream& err) const {
-    for (const auto& note : options_.notes) err << note << "\n";
-    for (const auto& note : loaded_.notes) err << note << "\n";
+  void tell_idle_flags() const {
+    for (const auto& note : options_.notes) err_ << note << "\n";
+    for (const auto& note : loaded_.notes) err_ << note << "\n";
     for (const auto& flag : options_.sampling_flags)
-      if (!settings_.do_sample) err << flag << " has no effect without --do_sample\n";
+      if (!settings_.do_sample) err_ << flag << " has no effect without --do_sample\n";
     for (const auto& flag : options_.beam_flags)
-      if (settings_.num_beams == 1) err << flag << " has no effect without --num_beams above 1\n";
+      if (settings_.num_beams == 1) err_ << flag << " has no effect without --num_beams above 1\n";
+  }
+
+  /// Once, whatever is too long first.
+  void tell_length(const std::vector<Ids>& rows) {
+    if (loaded_.config.kind != models::ModelKind::kCausal) return;
+    std::int64_t most = 0;
+    for (const auto& row : rows) most = std::max(most, models::most_tokens(settings_, std::ssize(row)));
+    const auto note = positions_note(loaded_.config, "a prompt and its answer may have", most);
+    if (!note.empty() && !std::exchange(told_length_, true)) err_ << note;
   }
 
   bool single() const { return options_.input_file.empty(); }
@@ -88,6 +101,7 @@ class Generator {
       if (ids.empty()) throw DataError("a prompt has no token: \"" + prompt.text + "\"");
       rows.push_back(std::move(ids));
     }
+    tell_length(rows);
     if (loaded_.several) loaded_.several->use(adapter_of(prompts[batch_of[0]]));
     const auto batch = left_padded(rows);
     const bool streams = single() && options_.stream && settings_.num_beams == 1 && settings_.num_return_sequences == 1;
@@ -114,7 +128,10 @@ class Generator {
       }
       std::string& line = lines_[batch[i]];
       if (single()) {
-        for (const auto& text : texts) line += text.get<std::string>() + "\n";
+        for (std::size_t k = 0; k < texts.size(); ++k) {
+          if (each > 1) line += fmt::format("--- answer {} of {}\n", k + 1, each);
+          line += texts[k].get<std::string>() + "\n";
+        }
         continue;
       }
       nlohmann::ordered_json row = {{"prompt", prompt.text}, {"generated", texts}};
@@ -132,12 +149,14 @@ class Generator {
 
   const GenerateOptions& options_;
   std::ostream& out_;
+  std::ostream& err_;
   OpenedModel opened_;
   Assembled& loaded_ = opened_.loaded;
   models::GenerationConfig& settings_ = opened_.settings;
   std::vector<std::string> lines_;  // by prompt; empty: not answered yet
   std::size_t printed_ = 0;         // so many, in the prompts' order
   std::int64_t expected_ = 0, matches_ = 0;
+  bool told_length_ = false;
 };
 
 }  // namespace
@@ -148,7 +167,7 @@ int generate(const std::vector<std::string>& args, std::ostream& out, std::ostre
   auto group = comm::connect();
   std::ostream quiet(nullptr);
   const bool speaks = group->rank() == 0;
-  Generator(*options, group, speaks ? out : quiet).run(speaks ? err : quiet);
+  Generator(*options, group, speaks ? out : quiet, speaks ? err : quiet).run();
   group->barrier();
   return 0;
 }

@@ -38,9 +38,12 @@ struct GenerateOptions {
 /// generate()'s arguments that the command line may set; unset ones stay what generation_config.json says.
 struct DecodingFlags {
   std::optional<std::int64_t> max_new_tokens = 128, min_new_tokens, num_beams, num_return_sequences, top_k,
-                              no_repeat_ngram_size;
-  std::optional<double> temperature, top_p, min_p, typical_p, repetition_penalty, length_penalty;
-  std::optional<bool> do_sample;
+                              no_repeat_ngram_size, max_length;
+  std::optional<double> temperature, top_p, min_p, typical_p, epsilon_cutoff, repetition_penalty, length_penalty;
+  std::optional<bool> do_sample, renormalize_logits;
+  std::optional<std::string> early_stopping;
+  std::optional<std::vector<std::string>> eos_token_id;
+  std::string bad_words_ids;  // JSON
 };
 
 /// The flags, bound to `options` and `decoding`, whose values are the defaults.

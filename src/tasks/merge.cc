@@ -38,10 +38,14 @@ std::string write_model(const WriteModelOptions& o, const std::shared_ptr<comm::
                           .fsdp = fsdp},
                          group);
   const std::string notes = fmt::format("{}{}", fmt::join(a.notes, "\n"), a.notes.empty() ? "" : "\n");
-  const checkpoint::SaveOptions options{
+  checkpoint::SaveOptions options{
       .files = {.model = o.model_folder,
                 .tokenizer = checkpoint::tokenizer_among({o.tokenizer_folder, o.model_folder})},
-      .vocab_size = a.config.vocab_size};
+      .vocab_size = a.config.vocab_size,
+      .classifier = a.classes};
+  const bool lacks_padding = a.classes && a.classes->pad_token_id < 0;
+  if (lacks_padding && checkpoint::has_tokenizer(options.files.tokenizer))
+    options.classifier->pad_token_id = text::open_tokenizer(options.files.tokenizer)->pad_id();
   const auto save_tokenizer = [&] {
     const auto gguf = models::gguf_file_of(options.files.tokenizer);  // its tokenizer is no file that could be copied
     if (group->rank() != 0 || !gguf) return;

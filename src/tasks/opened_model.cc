@@ -38,8 +38,17 @@ OpenedModel open_model(const GenerateOptions& options, std::shared_ptr<comm::Com
   auto fsdp = fsdp_options(settings);
   fsdp.gather = options.gather;
   fsdp.device = compute_device(options.device, settings);
-  opened.loaded =
-      assemble(with_adapters(options, {.model_folder = place.folder, .fsdp = std::move(fsdp)}, adapter), group);
+  const auto generates = [&](const Assembled& model, const fsdp::FsdpOptions&) {
+    if (model.config.kind != models::ModelKind::kSequenceClassification) return;
+    throw ConfigError("'" + (adapter.empty() ? options.model : adapter) +
+                          "' is a classifier, which gives classes or numbers and no text; 'tessera classify --do_train "
+                          "false --do_predict --test_file FILE' writes them",
+                      "model");
+  };
+  opened.loaded = assemble(
+      with_adapters(options, {.model_folder = place.folder, .fsdp = std::move(fsdp), .before_sharding = generates},
+                    adapter),
+      group);
   opened.settings = models::read_generation_config(place.folder, opened.loaded.config);
   models::read_generation_json(options.settings, "command line", opened.settings);
   opened.settings.seed = static_cast<std::uint64_t>(options.seed);

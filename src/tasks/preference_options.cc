@@ -350,6 +350,11 @@ config::OptionTable preference_table(PreferenceOptions& o) {
   add_loss(table, o);
   add_reference(table, o);
   add_preference_data(table, o);
+  if (o.objective.method == Method::kReward)
+    table.add_refused(
+        {"--do_predict", config::Unused::kBool,
+         "'tessera classify --model OUTPUT_DIR --do_train false --do_predict --test_file FILE' writes what "
+         "a reward model says of texts"});
   train::add_training_arguments(table, o.training, train::LossFlags::kOwn);
   add_job_flags(table, o, "Output");
   return table;

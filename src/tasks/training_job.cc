@@ -15,6 +15,7 @@
 #include "peft/adapter_config.h"
 #include "tasks/eva_start.h"
 #include "tasks/fsdp_options.h"
+#include "tasks/positions_note.h"
 #include "tasks/same_snapshot.h"
 #include "tessera/base/error.h"
 #include "tessera/tensor/random.h"
@@ -129,13 +130,16 @@ bool TrainingJob::run() {
                     *group_);
   assemble_model();
   check_model();
+  if (group_->rank() == 0 && kind_ == models::ModelKind::kCausal && arguments_.do_train)
+    err_ << positions_note(model_.config, "the longest row has", longest_row());
   describe(model_, options_.print_model, out_);
   for (const auto& note : notes_) out_ << note << "\n";
   bool finished = true;
   if (arguments_.do_train)
     finished = train();
-  else
+  else if (evaluates_alone())
     train::evaluate_only(arguments_, session_task(), *group_, out_);
+  if (finished) predict();
   if (reports_memory()) report_memory(*group_, out_);
   return finished;
 }

@@ -88,6 +88,10 @@ class TrainingJob {
   virtual std::int64_t rows_of_a_batch() const { return arguments_.per_device_train_batch_size; }
   /// Of a run that has ended, while it still holds the folder; behind it comes the upload.
   virtual void save_result();
+  /// Without training: there are rows to evaluate, and that was not declined.
+  virtual bool evaluates_alone() const { return true; }
+  /// Collective, at the end: what else the model is asked for.
+  virtual void predict() {}
   virtual bool reports_memory() const { return true; }
 
   /// Collective: the model or adapter with its tokenizer. queue: see checkpoint/pretrained.h.

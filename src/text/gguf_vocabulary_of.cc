@@ -1,7 +1,9 @@
 #include "text/gguf_vocabulary_of.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "tessera/base/error.h"
@@ -26,6 +28,13 @@ bool looks_special(const std::string& token) {
          between("<\xEF\xBD\x9C", "\xEF\xBD\x9C>") || between("<unused", ">");
 }
 
+/// A ByteLevel among the stages that cut words: tokens are bytes, whatever the model says of bytes it has no token for.
+bool cuts_bytes(const json& pre_tokenizer) {
+  if (!pre_tokenizer.is_object()) return false;
+  const json stages = pre_tokenizer.value("pretokenizers", json::array());
+  return pre_tokenizer.value("type", "") == "ByteLevel" || std::any_of(stages.begin(), stages.end(), &cuts_bytes);
+}
+
 class VocabularyBuilder {
  public:
   VocabularyBuilder(const Tokenizer& tokenizer, const json& root) : tokenizer_(tokenizer), root_(root) {}
@@ -36,7 +45,8 @@ class VocabularyBuilder {
     if (type != "BPE" && type != "Unigram")
       throw DataError("--gguf: a tokenizer of type " + type +
                       " is not written; byte-level BPE and SentencePiece's BPE and unigrams are");
-    is_byte_level_ = type == "BPE" && !model.value("byte_fallback", false);
+    is_byte_level_ =
+        type == "BPE" && (!model.value("byte_fallback", false) || cuts_bytes(root_.value("pre_tokenizer", json())));
     v_.model = type == "Unigram" ? "t5" : is_byte_level_ ? "gpt2" : "llama";
     v_.pre = is_byte_level_ ? gguf_pre_name(root_.value("normalizer", json()), root_.value("pre_tokenizer", json()),
                                             model.value("ignore_merges", false))
@@ -46,6 +56,7 @@ class VocabularyBuilder {
     } else {
       add_tokens(model, vocab_size);
       add_merges(model);
+      if (!is_byte_level_ && begins_bare()) v_.add_space_prefix = false;
     }
     v_.bos_id = tokenizer_.bos_id();
     v_.eos_id = tokenizer_.eos_id();
@@ -64,10 +75,28 @@ class VocabularyBuilder {
     const bool assumed = is_byte_level_ ? gguf_pre(v_.pre, "--gguf").add_bos : !is_unigram;
     if (begins || assumed) v_.add_bos = begins;
     if (ends != is_unigram) v_.add_eos = ends;
+    check_cuts_alike();
     return std::move(v_);
   }
 
  private:
+  /// No space is put before a text.
+  bool begins_bare() const {
+    const auto ids = tokenizer_.encode("a", false).ids;
+    return !ids.empty() && v_.tokens.at(static_cast<std::size_t>(ids.front())) == "a";
+  }
+
+  /// What a reader of the file would make of a text.
+  void check_cuts_alike() const {
+    const std::string text = "Hello world, 12 times.";
+    const auto own = tokenizer_.encode(text, false).ids, written = make_gguf_tokenizer(v_)->encode(text, false).ids;
+    if (own != written)
+      throw DataError(fmt::format(
+          "--gguf: '{}' is the tokens {} here, and would be {} of a GGUF file, whose forms do not have this "
+          "tokenizer; export a folder (without --gguf)",
+          text, fmt::join(own, " "), fmt::join(written, " ")));
+  }
+
   void put(std::size_t id, const std::string& token, std::int32_t type) {
     if (id >= v_.tokens.size())
       throw DataError(fmt::format("--gguf: token {} ('{}') lies outside the model's table of {} rows", id, token,

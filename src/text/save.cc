@@ -90,7 +90,12 @@ std::string tokenizer_config_json(const Pipeline& pipeline) {
     for (const auto& [name, text] : pipeline.chat_templates)
       root["chat_template"].push_back({{"name", name}, {"template", text}});
   }
-  return json_text(root, 2) + "\n";
+  std::string text = json_text(root, 2) + "\n";
+  // transformers' word for no limit, a whole number that no type here holds: as every file spells it.
+  constexpr std::string_view kDouble = "\"model_max_length\": 1e+30",
+                             kWhole = "\"model_max_length\": 1000000000000000019884624838656";
+  if (const auto at = text.find(kDouble); at != std::string::npos) text.replace(at, kDouble.size(), kWhole);
+  return text;
 }
 
 }  // namespace

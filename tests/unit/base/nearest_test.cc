@@ -24,5 +24,15 @@ TEST(Nearest, SaysNothingWhereNoNameIsNear) {
   EXPECT_EQ(did_you_mean("colour", {"num_machines"}), "");
 }
 
+TEST(Nearest, PrefersNamesThatBeginAlikeOrHaveTheSameWords) {
+  EXPECT_EQ(nearest("--lora_rank", {"--local_rank", "--lora_r", "--lora_alpha"}), "--lora_r");
+  EXPECT_EQ(
+      nearest("--per_device_batch_size", {"--per_device_train_batch_size", "--per_device_eval_batch_size", "--device"}),
+      "--per_device_train_batch_size");
+  EXPECT_EQ(nearest("--optimizer", {"--optim_args", "--optim"}), "--optim");
+  EXPECT_EQ(nearest("--lr", {"--lr_groups"}), "") << "too short to be a beginning";
+  EXPECT_EQ(nearest("--learning_rates", {"--learning", "--learning_rate"}), "--learning_rate") << "one letter more";
+}
+
 }  // namespace
 }  // namespace tessera

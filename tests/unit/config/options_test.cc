@@ -176,6 +176,23 @@ TEST(Options, UnknownFlagsAreNamedWithTheNearestKnownOne) {
             "unknown flag --learnin_rate (did you mean '--learning_rate'?); 'tessera sample --help' lists all flags");
 }
 
+TEST(Options, FlagsWithoutEffectAreNotProposed) {
+  OptionTable table("tessera sample", "a sample");
+  std::int64_t rank = 8;
+  table.add(&rank, {"--lora_r"}, "of adapters");
+  table.add_without_effect({"--local_rank", Unused::kNumber, "the launcher says it"});
+  Problems problems;
+  (void)table.parse({"--locl_rank", "4", "--lora_rank", "4"}, problems);
+  try {
+    problems.throw_all();
+    FAIL();
+  } catch (const ConfigError& e) {
+    const std::string said = e.what();
+    EXPECT_NE(said.find("--lora_rank (did you mean '--lora_r'?)"), std::string::npos) << said;
+    EXPECT_EQ(said.find("'--local_rank'"), std::string::npos) << said;
+  }
+}
+
 TEST(Options, WrongTypesNameFlagValueAndExpectation) {
   EXPECT_EQ(message_of({"--lr", "fast"}), "--lr expects a number, found 'fast'");
   EXPECT_EQ(message_of({"--batch_size", "4.5"}), "--batch_size expects an integer, found '4.5'");

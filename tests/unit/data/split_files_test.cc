@@ -103,6 +103,12 @@ TEST_F(SplitFilesHere, CompressedFilesAreRefusedByName) {
   } catch (const DataError& e) {
     EXPECT_SAYS(std::string(e.what()), "train-2.jsonl.gz: this file of the split 'train' is compressed");
   }
+  try {
+    (void)find_split_files({folder_.path() + "/train-2.jsonl.gz", ""}, "train");
+    FAIL() << "a file that is named itself";
+  } catch (const DataError& e) {
+    EXPECT_SAYS(std::string(e.what()), "is compressed");
+  }
 }
 
 TEST_F(SplitFilesHere, AConfigurationThatIsNotThereIsNamedWithTheFilesThatAre) {

@@ -221,6 +221,18 @@ TEST_F(Plan, EveryPartOfTheSumIsPrinted) {
   EXPECT_NE(without.find("together"), std::string::npos) << without;
 }
 
+TEST_F(Plan, TheFirstTablesPeakIsTheSumOfTheSecond) {
+  llama_70b();
+  const auto text = printed({"--load_in_4bit", "--mixed_precision", "bf16", "--use_peft_lora", "true"});
+  EXPECT_NE(text.find("--use_peft_lora has no effect"), std::string::npos) << text;
+  const auto together = text.substr(text.find("together"));
+  const auto sum = together.substr(0, together.find('\n'));
+  const auto at = sum.find_first_of("0123456789");
+  ASSERT_NE(sum.find("GiB"), std::string::npos) << sum;
+  const auto number = sum.substr(at, sum.find("GiB") + 3 - at);
+  EXPECT_NE(text.substr(0, text.find("part by part")).find(number), std::string::npos) << number << "\n" << text;
+}
+
 TEST_F(Plan, A405BOnThousandRanksTakesLessThanASecond) {
   llama({16384, 53248, 128, 8, 126});
   const auto start = std::clock();  // the processor's time: other programs run beside tests

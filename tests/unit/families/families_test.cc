@@ -82,5 +82,18 @@ TEST(Families, T5KnowsEveryActivation) {
   EXPECT_THROW(activation("gated-glue"), ConfigError);
 }
 
+TEST(Families, ABertWithoutAHeadIsKnown) {
+  for (const auto& [type, architecture] : {std::pair("bert", "BertModel"), std::pair("roberta", "RobertaModel"),
+                                           std::pair("xlm-roberta", "XLMRobertaModel")}) {
+    std::string note;
+    const nlohmann::json config = {
+        {"model_type", type}, {"architectures", {architecture}}, {"_model_name_or_path", "base"}};
+    EXPECT_NO_THROW(parse_config(config, "config.json", &note)) << architecture;
+    EXPECT_EQ(note, "");
+  }
+  const nlohmann::json other = {{"model_type", "bert"}, {"architectures", {"BertForTokenClassification"}}};
+  EXPECT_THROW(parse_config(other, "config.json"), ConfigError);
+}
+
 }  // namespace
 }  // namespace tessera::families

@@ -69,5 +69,19 @@ TEST(TerminalView, NoLineIsWiderThanTheTerminal) {
   }
 }
 
+TEST(TerminalView, ListsBeginWithTheSumAndTheLargestAndSayThatTheyAreCut) {
+  RunRecord run = run_of_forty();
+  run.planned_mib = {{"small part", 2}, {"the largest", 100}, {"another one", 40}, {"the program itself", 30}};
+  const std::string whole = "172.0 MiB: the largest 100.0 MiB, another one 40.0 MiB, the program itself 30.0 MiB";
+  EXPECT_NE(terminal_view(run, {}).find(whole + ", small part 2.0 MiB\n"), std::string::npos) << terminal_view(run, {});
+  const std::string cut = terminal_view(run, 80);
+  EXPECT_NE(cut.find("172.0 MiB: the largest 100.0 MiB, ...\n"), std::string::npos) << cut;
+}
+
+TEST(TerminalView, HowFarTheRunIsFitsANarrowTerminal) {
+  const std::string view = terminal_view(run_of_forty(), 40, 90), line = view.substr(4, view.find('\n', 4) - 4);
+  EXPECT_EQ(line, "█░░  25%  step 10 of 40, 1 min 30 s left") << view;
+}
+
 }  // namespace
 }  // namespace tessera::report

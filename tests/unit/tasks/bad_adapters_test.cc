@@ -9,6 +9,7 @@
 
 #include "base/file.h"
 #include "checkpoint/pretrained.h"
+#include "hub/model_folder.h"
 #include "peft/adapter_config.h"
 #include "peft/combine/combine_lora.h"
 #include "support/program.h"
@@ -282,6 +283,28 @@ TEST(BadPeftValues, EvaIsRefusedForNewAdaptersAlone) {
   EXPECT_TRUE(torch::equal(outputs({.model_folder = base, .adapter_folder = adapter}, ""), before));
   const auto again = peft::read_adapter_config(adapter);
   EXPECT_EQ(json::parse(peft::adapter_config_json(*again)).at("init_lora_weights"), true);
+}
+
+TEST(BadPeftValues, ATargetThatMatchesNothingIsNotedBesideOthers) {
+  const auto notes = [](const json& targets) {
+    const auto keys = keys_of("LORA", {{"target_modules", targets}});
+    return assemble({.model_folder = kBases + "base_llama", .method = peft::read_peft_keys(keys, "the test")},
+                    comm::make_solo())
+        .notes;
+  };
+  EXPECT_EQ(notes({"q_proj", "v_porj"}),
+            (std::vector<std::string>{"target_modules: 'v_porj' matches no module that takes an adapter (did you mean "
+                                      "'v_proj'?); it is left out"}));
+  EXPECT_TRUE(notes({"q_proj", "layers.0.self_attn.v_proj"}).empty());
+  EXPECT_TRUE(notes("all-linear").empty());
+}
+
+TEST(BadAdapterFolders, AreNotTakenForModels) {
+  const test::TempFolder folder("no_adapter");
+  EXPECT_SAYS(what_fails([&] { (void)peft::read_adapter_config(folder.path()); }), "expected the folder of an adapter");
+  const auto file = folder.path() + "/adapter.gguf";
+  write_file_atomically(file, "GGUF");
+  EXPECT_SAYS(what_fails([&] { (void)hub::find_adapter(file); }), "written for llama.cpp and not read here");
 }
 
 TEST(BadPeftValues, ABiasCannotBeMergedIntoALayerWithoutOne) {

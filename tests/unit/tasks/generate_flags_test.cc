@@ -3,6 +3,7 @@
 #include <ATen/ops/ones.h>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <regex>
 
 #include "flag_sweep.h"
 #include "support/program.h"
@@ -41,6 +42,8 @@ TEST(GenerateFlags, EachChangesSomethingOrIsRefusedOrSaysThatItDoesNot) {
   const Words beams = {"--prompt", "one and one", "--num_beams", "3"};
   write_adapter(in("adapter"));
   const Words adapted = {"--prompt", "one and one", "--adapter", "a=" + in("adapter"), "b=" + in("adapter")};
+  std::string bytes = "0";  // ids of which some come
+  for (int id = 1; id < 128; ++id) bytes += "," + std::to_string(id);
   const std::vector<FlagCase> cases = {
       {"--model", {in("other")}, prompt},
       {"--tokenizer", {in("nowhere")}, prompt},
@@ -67,9 +70,18 @@ TEST(GenerateFlags, EachChangesSomethingOrIsRefusedOrSaysThatItDoesNot) {
       {"--length_penalty", {"-20"}, {"--prompt", "one", "--num_beams", "3", "--max_new_tokens", "200"}},
       {"--num_return_sequences", {"2"}, beams},
       {"--seed", {"1"}, sampled},
+      {"--max_length", {"9"}, prompt},
+      {"--epsilon_cutoff", {"0.9"}, sampled},
+      {"--early_stopping",
+       {"true"},
+       {"--prompt", "one and one", "--num_beams", "3", "--eos_token_id", bytes, "--length_penalty", "5"}},
+      {"--eos_token_id", {bytes}, prompt},
+      {"--bad_words_ids", {"[[" + std::regex_replace(bytes, std::regex(","), "],[") + "]]"}, prompt},
   };
-  const std::vector<Unseen> unseen = {
-      {"--batch_size", "time and memory"}, {"--stream", "when the text appears"}, {"--gather", "where parameters lie"}};
+  const std::vector<Unseen> unseen = {{"--batch_size", "time and memory"},
+                                      {"--stream", "when the text appears"},
+                                      {"--gather", "where parameters lie"},
+                                      {"--renormalize_logits", "scores that are compared with each other"}};
   GenerateOptions options;
   DecodingFlags decoding;
   const config::OptionTable table = generate_table(options, decoding);
@@ -124,6 +136,58 @@ TEST(GenerateFlags, SamplingFlagsOfAModelThatTakesTheLikeliestTokensAreNoted) {
             "--batch_size has no effect without --input_file\n"
             "--temperature has no effect without --do_sample\n"
             "--length_penalty has no effect without --num_beams above 1\n");
+}
+
+TEST(GenerateFlags, SeveralAnswersToOnePromptAreToldApart) {
+  const test::TempFolder folder("generate_several");
+  const std::string model = folder.path() + "/model";
+  make_model(kTinyChat, model);
+  const auto run = [&](const Words& more) {
+    std::ostringstream out, err;
+    Words words = {"--model", model, "--prompt", "one", "--max_new_tokens", "2", "--num_beams", "2"};
+    words.insert(words.end(), more.begin(), more.end());
+    EXPECT_EQ(generate(words, out, err), 0);
+    return out.str();
+  };
+  const auto two = run({"--num_return_sequences", "2"});
+  EXPECT_TRUE(two.starts_with("--- answer 1 of 2\n")) << two;
+  EXPECT_NE(two.find("\n--- answer 2 of 2\n"), std::string::npos) << two;
+  EXPECT_EQ(run({}).find("---"), std::string::npos);
+}
+
+TEST(GenerateFlags, APromptBeyondTheModelsPositionsIsNoted) {
+  const test::TempFolder folder("generate_positions");
+  const std::string model = folder.path() + "/model";
+  std::filesystem::copy(kTinyChat, folder.path() + "/config");
+  auto config = nlohmann::json::parse(read_file(kTinyChat + "/config.json"));
+  config["max_position_embeddings"] = 8;
+  write_file_atomically(folder.path() + "/config/config.json", config.dump());
+  make_model(folder.path() + "/config", model);
+  const auto said = [&](const std::string& new_tokens) {
+    std::ostringstream out, err;
+    EXPECT_EQ(generate({"--model", model, "--prompt", "o", "--max_new_tokens", new_tokens}, out, err), 0);
+    return err.str();
+  };
+  EXPECT_EQ(said("2"), "");
+  EXPECT_NE(said("40").find("more than the 8 positions that the model was made for"), std::string::npos) << said("40");
+}
+
+TEST(GenerateFlags, WhatIsNotBuiltIsRefusedWithWhatThereIsInstead) {
+  std::ostringstream quiet;
+  const auto refused = [&](const Words& more) -> std::string {
+    Words words = {"--model", "m", "--prompt", "a"};
+    words.insert(words.end(), more.begin(), more.end());
+    try {
+      (void)parse_generate(words, quiet);
+    } catch (const ConfigError& e) {
+      return e.what();
+    }
+    return {};
+  };
+  EXPECT_NE(refused({"--stop_strings", "END"}).find("--eos_token_id"), std::string::npos);
+  EXPECT_NE(refused({"--bad_words_ids", "[5]"}).find("expects lists of token ids"), std::string::npos);
+  EXPECT_NE(refused({"--eos_token_id", "end"}).find("expects token ids"), std::string::npos);
+  EXPECT_EQ(refused({"--eos_token_id", "2,7", "--max_length", "9"}), "");
 }
 
 TEST(GenerateFlags, EverythingWrongIsSaidAtOnce) {

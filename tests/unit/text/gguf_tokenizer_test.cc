@@ -132,6 +132,33 @@ TEST(GgufTokenizer, WhatIsWrittenSaysWhetherATextBeginsWithATokenWhereReadersAss
     }
 }
 
+/// A byte-level tokenizer whose model says byte_fallback, too, as SmolLM2's.
+TEST(GgufTokenizer, AByteLevelTokenizerIsWrittenAsSuchWhateverItsModelSays) {
+  const auto folder = test::TempFolder("gguf_byte_level");
+  auto json = Json::parse(read_file(kGgufReferences + "chatml/tokenizer.json"));
+  json["model"]["byte_fallback"] = true;
+  write_file_atomically(folder.path() + "/tokenizer.json", json.dump());
+  const auto tokenizer = open_tokenizer(folder.path());
+  const auto written = gguf_vocabulary_of(*tokenizer, json, tokenizer->vocab_size());
+  EXPECT_EQ(written.model, "gpt2");
+  EXPECT_EQ(make_gguf_tokenizer(written)->encode("Hello, pears").ids, tokenizer->encode("Hello, pears").ids);
+}
+
+TEST(GgufTokenizer, WhatWouldCutTextsInAnotherWayIsRefused) {
+  const auto folder = test::TempFolder("gguf_other_way");
+  auto json = Json::parse(read_file(kGgufReferences + "chatml/tokenizer.json"));
+  const auto described = json;
+  json["normalizer"] = {{"type", "Lowercase"}};
+  write_file_atomically(folder.path() + "/tokenizer.json", json.dump());
+  const auto tokenizer = open_tokenizer(folder.path());
+  try {  // by a description that is not the tokenizer's
+    (void)gguf_vocabulary_of(*tokenizer, described, tokenizer->vocab_size());
+    FAIL();
+  } catch (const DataError& e) {
+    EXPECT_NE(std::string(e.what()).find("export a folder"), std::string::npos) << e.what();
+  }
+}
+
 TEST(GgufTokenizer, BertWordsHaveASignAndContinuationsNone) {
   auto vocabulary = of_model("bert");
   std::ifstream file(kGgufReferences + "bert/vocab.txt");

@@ -75,6 +75,10 @@ TEST(TokenizerFolder, TemplatesComeFromTheFilesOfTheFolder) {
   EXPECT_EQ(named->chat_template(), "A");
   EXPECT_EQ(named->chat_templates().at("tool_use"), "B");
   EXPECT_EQ(named->eos_id(), named->token_to_id("<|im_end|>"));
+  named->save((folder / "saved").string());
+  EXPECT_NE(read_file((folder / "saved/tokenizer_config.json").string())
+                .find("\"model_max_length\": 1000000000000000019884624838656"),
+            std::string::npos);
   std::ofstream(folder / "chat_template.jinja") << "C";
   EXPECT_EQ(open_tokenizer(folder.string())->chat_template(), "C");
   fs::remove_all(folder);

@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 #include <nlohmann/json.hpp>
+#include <regex>
 #include <sstream>
 #include <string_view>
 
@@ -217,6 +218,8 @@ TEST_F(CommandFlags, OfEstimate) {
                 {"--device", {"cuda"}, estimate},
                 {"--fsdp_offload_params", {"true"}, {in("model"), "--device", "cuda"}},
                 {"--device_memory", {"1MB"}, {in("model"), "--device", "cuda"}},
+                {"--use_peft_lora", {}, estimate},
+                {"--use_peft", {}, estimate},
                 {"--library_name", {"transformers"}, estimate},
                 {"--trust_remote_code", {}, estimate}},
                in("out"));
@@ -252,6 +255,8 @@ TEST_F(CommandFlags, OfChat) {
   tasks::make_model(in("config"), in("vivid"));
   const Words chat = {"--model", in("vivid"), "--max_new_tokens", "8"}, drawn = chat + Words{"--do_sample"},
               many = drawn + Words{"--max_new_tokens", "400"};
+  std::string bytes = "0";  // ids of which some come
+  for (int id = 1; id < 128; ++id) bytes += "," + std::to_string(id);
   expect_cases(chat_a_line,
                {{"--model", {in("other")}, {"--max_new_tokens", "8"}},
                 {"--adapter", {in("adapter")}, chat},
@@ -270,8 +275,23 @@ TEST_F(CommandFlags, OfChat) {
                 {"--typical_p", {"0.01"}, drawn + Words{"--temperature", "9"}},
                 {"--repetition_penalty", {"50"}, chat},
                 {"--no_repeat_ngram_size", {"1"}, chat},
+                {"--max_length", {"20"}, {"--model", in("vivid")}},
+                {"--epsilon_cutoff", {"0.9"}, drawn + Words{"--temperature", "9"}},
+                {"--eos_token_id", {bytes}, chat},
+                {"--bad_words_ids", {"[[" + std::regex_replace(bytes, std::regex(","), "],[") + "]]"}, chat},
+                {"--stop_strings", {"."}, chat},
+                {"--num_beam_groups", {"2"}, chat},
+                {"--diversity_penalty", {"1"}, chat},
+                {"--penalty_alpha", {"0.6"}, chat},
+                {"--guidance_scale", {"2"}, chat},
+                {"--encoder_no_repeat_ngram_size", {"2"}, chat},
+                {"--encoder_repetition_penalty", {"2"}, chat},
+                {"--force_words_ids", {"[[5]]"}, chat},
+                {"--sequence_bias", {"[[[5], 2.0]]"}, chat},
+                {"--assistant_model", {in("other")}, chat},
+                {"--cache_implementation", {"static"}, chat},
                 {"--seed", {"5"}, drawn}},
-               in("out"));
+               in("out"), {"--renormalize_logits"});
 }
 
 TEST_F(CommandFlags, OfTokenize) {
