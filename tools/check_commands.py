@@ -29,6 +29,7 @@ PARSED = {
     r"--num_machines(?!.*127\.0\.0\.1)": "several machines",
     r"--device cuda": "needs a GPU",
     r"bench/e2e/": "measures for minutes",
+    r"--do_predict": "needs a classifier that was trained before",
     r"generate --model chat\.gguf": "the tiny model's tokenizer has no merges, which the format wants",
 }
 # Forms, not commands.

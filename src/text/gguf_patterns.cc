@@ -105,10 +105,11 @@ GgufPre gguf_pre(const std::string& name, const std::string& where) {
 }
 
 std::string gguf_pre_name(const json& normalizer, const json& pre_tokenizer, bool ignore_merges) {
+  const json no_stages = {{"type", "Sequence"}, {"normalizers", json::array()}};  // SmolLM2's
   for (const auto& entry : entries()) {
     const GgufPre pre = entry.make();
-    if (pre.normalizer == normalizer && canonical(pre.pre_tokenizer) == canonical(pre_tokenizer) &&
-        pre.ignore_merges == ignore_merges)
+    if (pre.normalizer == (normalizer == no_stages ? json() : normalizer) &&
+        canonical(pre.pre_tokenizer) == canonical(pre_tokenizer) && pre.ignore_merges == ignore_merges)
       return std::string(entry.names[0]) == "default" ? "gpt-2" : entry.names[0];
   }
   throw DataError("--gguf: the way in which this tokenizer cuts words has no name in the format (tokenizer.ggml.pre)");
