@@ -7,7 +7,10 @@
 #include "base/dotted_name.h"
 #include "base/pattern.h"
 #include "peft/config.h"
-#include "tessera/nn/block.h"
+
+namespace tessera::nn {
+class HookedModule;
+}
 
 namespace tessera::peft {
 
