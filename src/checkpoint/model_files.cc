@@ -69,8 +69,7 @@ void name_classes(const ClassifierNames& classifier, ConfigJson& config) {
     config["id2label"][std::to_string(i)] = classifier.labels[i];
     config["label2id"][classifier.labels[i]] = i;
   }
-  if (classifier.pad_token_id >= 0 && (!config.contains("pad_token_id") || config["pad_token_id"].is_null()))
-    config["pad_token_id"] = classifier.pad_token_id;
+  if (classifier.pad_token_id >= 0) config["pad_token_id"] = classifier.pad_token_id;
 }
 
 /// False: it says all that already.

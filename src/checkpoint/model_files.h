@@ -33,7 +33,7 @@ struct ClassifierNames {
   std::string architecture = {};    // BertForSequenceClassification
   std::vector<std::string> labels;  // by class: id2label and label2id
   std::string problem_type;         // transformers'
-  std::int64_t pad_token_id = -1;   // where there is none yet
+  std::int64_t pad_token_id = -1;   // what rows were padded with; -1: as config.json says
 };
 
 /// An adapter's folder has the base's names nowhere, so they stand in a file beside it, with the keys of config.json.

@@ -21,7 +21,12 @@ using test::operator+;
 class ClassifierAdapters : public testing::Test {
  protected:
   ClassifierAdapters() {
-    make_model(kTinyChat, in("base"));
+    auto config = json::parse(read_file(kTinyChat + "/config.json"));
+    config["pad_token_id"] = 0;  // which is not the tokenizer's
+    for (const char* file : {"/tokenizer.json", "/tokenizer_config.json"})
+      write_lines(in("form") + file, {read_file(kTinyChat + file)});
+    write_lines(in("form/config.json"), {config.dump()});
+    make_model(in("form"), in("base"));
     write_lines(in("train.jsonl"),
                 {R"({"text": "good day", "label": "good"})", R"({"text": "bad day", "label": "bad"})",
                  R"({"text": "fine day", "label": "fine"})", R"({"text": "good night", "label": "good"})"});
