@@ -2,11 +2,10 @@
 
 namespace tessera {
 
-/// The first call of a program: repairs what whoever started it may have left otherwise.
-///  - Of stdin, stdout and stderr those that are closed become /dev/null; else the next file that is opened would be
-///  one
-///    of them, and what is printed would go into it.
-///  - Ends of children are told (SIGCHLD is not ignored).
+/// The first call of a program: repairs what its starter may have left in another state.
+///  - Standard streams that are closed become /dev/null. Else the next file that is opened would get the number of one,
+///    and what is printed would go into that file.
+///  - SIGCHLD is not ignored, so that the ends of children are told.
 void begin_process();
 
 }  // namespace tessera

@@ -13,6 +13,25 @@ struct GptDefaults {
   double dropout;
 };
 
+void name_as_gpt2(DecoderConfig& c) {
+  c.names.base = "transformer";
+  c.names.embedding = "wte";
+  c.names.layers = "h";
+  c.names.final_norm = "ln_f";
+  c.names.attention_norm = "ln_1";
+  c.bos_token_id = c.eos_token_id = 50256;
+}
+
+/// A table of positions, and an MLP behind a norm of its own, which GPT-J has not.
+void learn_positions(DecoderConfig& c) {
+  c.position = PositionKind::kLearned;
+  c.position_rows = c.max_positions;
+  c.names.positions = "wpe";
+  c.names.mlp_norm = "ln_2";
+  c.names.up = "c_fc";
+  c.names.down = "c_proj";
+}
+
 // The keys of GPT-2, GPT-BigCode and GPT-J, under either of the names that transformers' attribute_map knows.
 DecoderConfig gpt_like(const ConfigReader& in, const GptDefaults& d, const char* activation = "gelu_new") {
   DecoderConfig c;
@@ -32,27 +51,17 @@ DecoderConfig gpt_like(const ConfigReader& in, const GptDefaults& d, const char*
   c.embedding_dropout = in.get<double>("embd_pdrop", d.dropout);
   c.residual_dropout = in.get<double>("resid_pdrop", d.dropout);
   c.attention_dropout = in.get<double>("attn_pdrop", d.dropout);
-  c.names.base = "transformer";
-  c.names.embedding = "wte";
-  c.names.layers = "h";
-  c.names.final_norm = "ln_f";
+  name_as_gpt2(c);
   c.names.attention = "attn";
-  c.names.attention_norm = "ln_1";
-  c.bos_token_id = c.eos_token_id = 50256;
   c.pad_token_id = -1;
   return c;
 }
 
-/// What GPT-2 and GPT-BigCode have, and GPT-J has not.
-void with_learned_positions(const ConfigReader& in, DecoderConfig& c) {
-  c.position = PositionKind::kLearned;
-  c.position_rows = c.max_positions;
-  c.names.positions = "wpe";
-  c.names.mlp_norm = "ln_2";
+/// What GPT-2 and GPT-BigCode share.
+void attend_as_gpt2(const ConfigReader& in, DecoderConfig& c) {
+  learn_positions(c);
   c.names.qkv = "c_attn";
   c.names.o = "c_proj";
-  c.names.up = "c_fc";
-  c.names.down = "c_proj";
   c.qkv_bias = c.o_bias = true;
   c.tied = in.get<bool>("tie_word_embeddings", true);
   c.lora_targets = {"c_attn"};
@@ -64,7 +73,7 @@ DecoderConfig parse_gpt2(const ConfigReader& in) {
   auto c = gpt_like(in, {50257, 1024, 768, 12, 12, 0.1});
   require(in, "add_cross_attention", false, "is not supported: GPT-2 here is a decoder alone");
   c.classes = {"GPT2LMHeadModel", "GPT2Model", "GPT2Block", "GPT2Attention", "GPT2MLP", "LayerNorm"};
-  with_learned_positions(in, c);
+  attend_as_gpt2(in, c);
   c.qkv = QkvLayout::kConcatenated;
   c.transposed_weights = true;
   c.blind_query_sees_past = true;
@@ -82,7 +91,7 @@ DecoderConfig parse_gpt_bigcode(const ConfigReader& in) {
   require(in, "add_cross_attention", false, "is not supported: GPT-BigCode here is a decoder alone");
   c.classes = {"GPTBigCodeForCausalLM", "GPTBigCodeModel", "GPTBigCodeBlock",
                "GPTBigCodeAttention",   "GPTBigCodeMLP",   "LayerNorm"};
-  with_learned_positions(in, c);
+  attend_as_gpt2(in, c);
   const bool one_key_head = in.get<bool>("multi_query", true);
   if (one_key_head) c.num_kv_heads = 1;
   c.qkv = one_key_head ? QkvLayout::kConcatenated : QkvLayout::kGrouped;
@@ -124,23 +133,24 @@ namespace {
 /// repeat.
 std::vector<std::string> gpt_neo_layers(const ConfigReader& in, std::int64_t layers) {
   const char* key = "attention_types";
+  const auto types = in.has(key) ? in.at(key) : nlohmann::json::parse(R"([[["global", "local"], 12]])");
+  const auto wanted = static_cast<std::size_t>(layers);
   std::vector<std::string> all;
-  const auto usual = nlohmann::json::parse(R"([[["global", "local"], 12]])");
-  for (const auto& item : in.has(key) ? in.at(key) : usual) {
-    const bool is_pair = item.is_array() && item.size() == 2 && item[0].is_array() && item[1].is_number_unsigned();
-    if (!is_pair || item[1] > layers)
-      throw ConfigError(in.file() + ": attention_types is a list such as [[[\"global\", \"local\"], 12]], found " +
-                            json_text(in.at(key)),
-                        key);
-    for (std::int64_t i = 0; i < item[1].get<std::int64_t>(); ++i)
+  for (const auto& item : types) {
+    if (!item.is_array() || item.size() != 2 || !item[0].is_array() || !item[1].is_number_unsigned())
+      throw ConfigError(
+          in.file() + ": attention_types is a list such as [[[\"global\", \"local\"], 12]], found " + json_text(types),
+          key);
+    const auto times = item[1].get<std::uint64_t>();
+    for (std::uint64_t i = 0; i < times && !item[0].empty() && all.size() <= wanted; ++i)
       for (const auto& name : item[0]) all.push_back(name.is_string() ? name.get<std::string>() : json_text(name));
   }
-  if (static_cast<std::int64_t>(all.size()) != layers)
-    throw ConfigError(in.file() + ": attention_types gives " + std::to_string(all.size()) + " layers, num_layers is " +
-                          std::to_string(layers),
+  if (all.size() != wanted)
+    throw ConfigError(in.file() + ": attention_types (" + json_text(types) + ") is not for the " +
+                          std::to_string(layers) + " layers of num_layers",
                       key);
   all = in.get<std::vector<std::string>>("attention_layers", all);
-  if (static_cast<std::int64_t>(all.size()) < layers)
+  if (all.size() < wanted)
     throw ConfigError(in.file() + ": attention_layers names " + std::to_string(all.size()) + " layers, num_layers is " +
                           std::to_string(layers),
                       "attention_layers");
@@ -166,8 +176,6 @@ DecoderConfig parse_gpt_neo(const ConfigReader& in) {
   c.max_positions = in.positive("max_position_embeddings", 2048);
   c.norm = NormKind::kLayer;
   c.norm_eps = in.get<double>("layer_norm_epsilon", 1e-5);
-  c.position = PositionKind::kLearned;
-  c.position_rows = c.max_positions;
   c.o_bias = true;
   c.attention_scale.assign(static_cast<std::size_t>(c.num_layers), 1.0);
   const auto window = in.positive("window_size", 256);
@@ -181,19 +189,11 @@ DecoderConfig parse_gpt_neo(const ConfigReader& in) {
   c.embedding_dropout = in.get<double>("embed_dropout", 0.0);
   c.residual_dropout = in.get<double>("resid_dropout", 0.0);
   c.attention_dropout = in.get<double>("attention_dropout", 0.0);
-  c.names.base = "transformer";
-  c.names.embedding = "wte";
-  c.names.positions = "wpe";
-  c.names.layers = "h";
-  c.names.final_norm = "ln_f";
+  name_as_gpt2(c);
+  learn_positions(c);
   c.names.attention = "attn.attention";
   c.names.o = "out_proj";
-  c.names.up = "c_fc";
-  c.names.down = "c_proj";
-  c.names.attention_norm = "ln_1";
-  c.names.mlp_norm = "ln_2";
   c.tied = in.get<bool>("tie_word_embeddings", true);
-  c.bos_token_id = c.eos_token_id = 50256;
   c.lora_targets = {"q_proj", "v_proj"};
   finish(in, c);
   return c;

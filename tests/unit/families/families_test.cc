@@ -69,6 +69,21 @@ TEST(Families, TwoTypesOfOneRopeScalingAreRefused) {
   EXPECT_THROW(parse({{"type", "linear"}, {"rope_type", "dynamic"}, {"factor", 2.0}}), ConfigError);
 }
 
+TEST(Families, GptNeoNamesTheAttentionOfEveryLayer) {
+  const auto windows = [](std::int64_t layers, const nlohmann::json& types = nullptr) {
+    nlohmann::json config = {{"model_type", "gpt_neo"}, {"num_layers", layers}, {"window_size", 7}};
+    if (!types.is_null()) config["attention_types"] = types;
+    return std::get<DecoderConfig>(parse_config(config, "config.json")).attention_window;
+  };
+  using Windows = std::vector<std::int64_t>;
+  EXPECT_EQ(windows(24).size(), 24u);
+  EXPECT_EQ(windows(3, nlohmann::json::parse(R"([[["global", "local"], 1], [["local"], 1]])")), (Windows{0, 7, 7}));
+  for (const char* wrong : {R"([[["global"], 3]])", R"([[["global"], 18446744073709551615]])", R"([[[], 9]])",
+                            R"([["global", 2]])", R"([[["far"], 2]])", R"("global")"})
+    EXPECT_THROW(windows(2, nlohmann::json::parse(wrong)), ConfigError) << wrong;
+  EXPECT_THROW(windows(2), ConfigError);  // the default is for 24
+}
+
 TEST(Families, T5KnowsEveryActivation) {
   const auto activation = [](const std::string& projection) {
     const auto c =
