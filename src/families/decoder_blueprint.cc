@@ -33,9 +33,8 @@ Blueprint attention(const DecoderConfig& c) {
   return out;
 }
 
-void add_mlp(const DecoderConfig& c, std::vector<Blueprint>& parts) {
+void add_mlp(const DecoderConfig& c, std::int64_t inner, std::vector<Blueprint>& parts) {
   const bool fused = c.mlp == MlpKind::kGatedFused;
-  const std::int64_t inner = c.intermediate_size;
   if (c.mlp != MlpKind::kPlain)
     parts.push_back(projection(c, c.names.gate, c.hidden_size, fused ? 2 * inner : inner, c.mlp_bias));
   if (!fused) parts.push_back(projection(c, c.names.up, c.hidden_size, inner, c.mlp_bias));
@@ -44,23 +43,28 @@ void add_mlp(const DecoderConfig& c, std::vector<Blueprint>& parts) {
 
 Blueprint experts(const DecoderConfig& c) {
   const auto expert = [&](std::int64_t) {
-    Blueprint out;
-    add_mlp(c, out.parts);
-    return out;
+    Blueprint one;
+    add_mlp(c, c.experts.intermediate_size, one.parts);
+    return one;
   };
-  return {.name = c.names.mlp,
-          .parts = {projection(c, "gate", c.hidden_size, c.experts.count, false),
-                    list("experts", c.experts.count, expert)}};
+  Blueprint out{.name = c.names.mlp,
+                .parts = {projection(c, "gate", c.hidden_size, c.experts.count, false),
+                          list("experts", c.experts.count, expert)}};
+  if (c.experts.shared_size > 0) {
+    add_mlp(c, c.experts.shared_size, out.parts.emplace_back(Blueprint{.name = "shared_expert"}).parts);
+    out.parts.push_back(projection(c, "shared_expert_gate", c.hidden_size, 1, false));
+  }
+  return out;
 }
 
-Blueprint layer(const DecoderConfig& c) {
+Blueprint layer(const DecoderConfig& c, std::int64_t place) {
   Blueprint out{.parts = {attention(c)}};
-  if (c.mlp == MlpKind::kExperts) {
+  if (c.has_experts(place)) {
     out.parts.push_back(experts(c));
   } else if (c.names.mlp.empty()) {
-    add_mlp(c, out.parts);
+    add_mlp(c, c.intermediate_size, out.parts);
   } else {
-    add_mlp(c, out.parts.emplace_back(Blueprint{.name = c.names.mlp}).parts);
+    add_mlp(c, c.intermediate_size, out.parts.emplace_back(Blueprint{.name = c.names.mlp}).parts);
   }
   for (const auto& name : {c.names.attention_norm, c.names.after_attention, c.names.mlp_norm, c.names.after_mlp}) {
     if (!name.empty()) out.parts.push_back(norm_of(c, name, c.hidden_size));
@@ -77,7 +81,7 @@ Blueprint base(const DecoderConfig& c) {
     out.parts.push_back(linear(c.names.project_in, c.embedding_size, c.hidden_size, Bias::kNone));
     out.parts.push_back(linear(c.names.project_out, c.hidden_size, c.embedding_size, Bias::kNone));
   }
-  out.parts.push_back(list(c.names.layers, c.num_layers, [&](std::int64_t) { return layer(c); }));
+  out.parts.push_back(list(c.names.layers, c.num_layers, [&](std::int64_t place) { return layer(c, place); }));
   if (c.final_norm) out.parts.push_back(norm_of(c, c.names.final_norm, c.hidden_size));
   return out;
 }

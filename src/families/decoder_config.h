@@ -56,7 +56,9 @@ struct DecoderClasses {
 };
 
 struct ExpertSettings {
-  std::int64_t count = 0, per_token = 0;
+  std::int64_t count = 0, per_token = 0, intermediate_size = 0;  // the last one of each
+  std::vector<bool> layers;      // that have experts, others are gated; empty: all
+  std::int64_t shared_size = 0;  // intermediate size of one more for every token, with a gate of its own; 0: none
   double auxiliary_coefficient = 0;  // of the load-balancing loss
   bool auxiliary_loss = false;
   bool normalised = true;  // the chosen ones' probabilities add up to 1
@@ -124,6 +126,10 @@ struct DecoderConfig {
   std::string stored_dtype = "F32";     // as safetensors spells it
   std::vector<std::string> lora_targets;
   bool operator==(const DecoderConfig&) const = default;
+
+  bool has_experts(std::int64_t layer) const {
+    return mlp == MlpKind::kExperts && (experts.layers.empty() || experts.layers[static_cast<std::size_t>(layer)]);
+  }
 };
 
 /// The class of the family with a classification head: "LlamaForSequenceClassification".

@@ -29,6 +29,7 @@ DecoderConfig parse_opt(const ConfigReader& in);
 DecoderConfig parse_phi(const ConfigReader& in);
 DecoderConfig parse_phi3(const ConfigReader& in);
 DecoderConfig parse_qwen2(const ConfigReader& in);
+DecoderConfig parse_qwen2_moe(const ConfigReader& in);
 DecoderConfig parse_qwen3(const ConfigReader& in);
 DecoderConfig parse_qwen3_moe(const ConfigReader& in);
 DecoderConfig parse_smollm3(const ConfigReader& in);

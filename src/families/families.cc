@@ -46,6 +46,7 @@ const std::vector<Family>& families() {
       {"phi", parsed<parse_phi>},
       {"phi3", parsed<parse_phi3>},
       {"qwen2", parsed<parse_qwen2>},
+      {"qwen2_moe", parsed<parse_qwen2_moe>},
       {"qwen3", parsed<parse_qwen3>},
       {"qwen3_moe", parsed<parse_qwen3_moe>},
       {"roberta", parsed<parse_bert_config>},

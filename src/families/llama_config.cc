@@ -1,5 +1,7 @@
-// Llama and the families that differ from it in a few settings: Granite, Mistral, Mixtral, Qwen2, Qwen3 (with
+// Llama and the families that differ from it in a few settings: Granite, Mistral, Mixtral, Qwen2 and Qwen3 (both with
 // experts, too), SmolLM3, StarCoder2, Phi3.
+#include <algorithm>
+
 #include "families/decoder_families.h"
 #include "families/decoder_parse.h"
 #include "families/llama_like.h"
@@ -41,6 +43,7 @@ std::int64_t window_of(const ConfigReader& in, std::int64_t fallback) {
 void parse_experts(const ConfigReader& in, const ExpertDefaults& defaults, DecoderConfig& c) {
   const std::string count_key = defaults.count_key;
   c.mlp = MlpKind::kExperts;
+  c.experts.intermediate_size = c.intermediate_size;
   c.experts.count = in.count(count_key, defaults.count);
   constexpr std::int64_t kMostExperts = 1 << 16;  // of the whole model: published ones have some thousands
   if (c.experts.count * c.num_layers > kMostExperts)
@@ -176,6 +179,42 @@ DecoderConfig parse_qwen3(const ConfigReader& in) {
   return c;
 }
 
+namespace {
+
+// Qwen2's and Qwen3's with experts: in which layers, of what size, and their windows.
+void parse_qwen_experts(const ConfigReader& in, const ExpertDefaults& defaults, std::int64_t size, DecoderConfig& c) {
+  parse_experts(in, defaults, c);
+  c.experts.intermediate_size = in.positive("moe_intermediate_size", size);
+  c.experts.normalised = in.get<bool>("norm_topk_prob", false);
+  const auto step = in.positive("decoder_sparse_step", 1);
+  const auto plain = in.get<std::vector<std::int64_t>>("mlp_only_layers", {});
+  for (std::int64_t i = 0; i < c.num_layers; ++i)
+    c.experts.layers.push_back(c.experts.count > 0 && (i + 1) % step == 0 &&
+                               std::find(plain.begin(), plain.end(), i) == plain.end());
+  (void)in.contains("max_window_layers");  // upstream: all layers slide or none
+  const std::int64_t window = in.get<bool>("use_sliding_window", false) ? window_of(in, 4096) : 0;
+  c.attention_window.assign(static_cast<std::size_t>(c.num_layers), window);
+}
+
+}  // namespace
+
+DecoderConfig parse_qwen2_moe(const ConfigReader& in) {
+  auto c = llama_like(in, {.class_prefix = "Qwen2Moe",
+                           .vocab_size = 151936,
+                           .hidden_size = 2048,
+                           .intermediate_size = 5632,
+                           .num_layers = 24,
+                           .num_heads = 16,
+                           .num_kv_heads = 16,
+                           .max_positions = 32768});
+  c.qkv_bias = in.get<bool>("qkv_bias", true);
+  c.classes.experts = "Qwen2MoeSparseMoeBlock";
+  parse_qwen_experts(in, {.count = 60, .per_token = 4}, 1408, c);
+  c.experts.shared_size = in.positive("shared_expert_intermediate_size", 5632);
+  finish(in, c);
+  return c;
+}
+
 DecoderConfig parse_qwen3_moe(const ConfigReader& in) {
   auto c = llama_like(in, {.class_prefix = "Qwen3Moe",
                            .vocab_size = 151936,
@@ -187,16 +226,7 @@ DecoderConfig parse_qwen3_moe(const ConfigReader& in) {
   c.qkv_bias = c.o_bias = in.get<bool>("attention_bias", false);
   c.qk_norm = QkNorm::kHead;
   c.classes.experts = "Qwen3MoeSparseMoeBlock";
-  parse_experts(in, {.count = 128, .per_token = 8}, c);
-  c.intermediate_size = in.positive("moe_intermediate_size", 768);
-  c.experts.normalised = in.get<bool>("norm_topk_prob", false);
-  require(in, "decoder_sparse_step", std::int64_t{1}, "is not supported: every layer has experts here");
-  if (!in.get<std::vector<int>>("mlp_only_layers", {}).empty())
-    throw ConfigError(in.file() + ": mlp_only_layers is not supported: every layer has experts here",
-                      "mlp_only_layers");
-  (void)in.contains("max_window_layers");  // upstream: all layers slide or none
-  const std::int64_t window = in.get<bool>("use_sliding_window", false) ? window_of(in, 4096) : 0;
-  c.attention_window.assign(static_cast<std::size_t>(c.num_layers), window);
+  parse_qwen_experts(in, {.count = 128, .per_token = 8}, 768, c);
   finish(in, c);
   return c;
 }

@@ -30,7 +30,7 @@ struct ExpertDefaults {
   double auxiliary_coefficient = 0.001;  // of the router's loss
 };
 
-/// Every layer has experts: their number, the router and its loss.
+/// Every layer has experts, as wide as intermediate_size: their number, the router and its loss.
 void parse_experts(const ConfigReader& in, const ExpertDefaults& defaults, DecoderConfig& config);
 
 /// "sliding_window"; null: none (0).

@@ -44,7 +44,7 @@ DecoderLayer::DecoderLayer(const families::DecoderConfig& c, const families::Blu
       branch_scale_(c.branch_scale) {
   attention_ = register_at(*this, c.names.attention, c.classes.attention,
                            std::make_shared<DecoderAttention>(c, plan.at(c.names.attention), layer, dtype));
-  if (c.mlp == families::MlpKind::kExperts) {
+  if (c.has_experts(layer)) {
     experts_ = register_module(c.names.mlp, std::make_shared<MixtureOfExperts>(c, plan.at(c.names.mlp), dtype));
   } else if (c.names.mlp.empty()) {
     mlp_ = std::make_shared<DecoderMlp>(c, plan, this, dtype);

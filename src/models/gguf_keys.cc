@@ -115,6 +115,8 @@ class Keys {
     if (out_.architecture == "falcon" && c_.residual != families::ResidualKind::kParallel)
       refuse_in_gguf("parallel_attn false");
     if (is("qwen3moe") && !c_.experts.normalised) refuse_in_gguf("norm_topk_prob false");
+    for (std::int64_t i = 0; i < c_.num_layers; ++i)
+      if (c_.experts.count > 0 && !c_.has_experts(i)) refuse_in_gguf("layers without experts beside those with them");
     if (!is("gemma2") && c_.attention_softcap != 0) refuse_in_gguf("attn_logit_softcapping");
     if (!is_one_of({"gemma2", "gemma3"}) && c_.logit_softcap != 0) refuse_in_gguf("final_logit_softcapping");
   }
@@ -258,8 +260,7 @@ class Keys {
   }
 
   void add_usual() {
-    add_sizes(c_.max_positions,
-              is("qwen3moe") ? json_.value("intermediate_size", std::int64_t{6144}) : c_.intermediate_size);
+    add_sizes(c_.max_positions, c_.intermediate_size);
     add_size("attention.head_count_kv", c_.num_kv_heads);
     add_number("rope.freq_base", c_.rotary.theta);
     if (c_.window_rotary) add_number("rope.freq_base_swa", c_.window_rotary->theta);
@@ -270,7 +271,7 @@ class Keys {
       add_size("expert_count", c_.experts.count);
       add_size("expert_used_count", c_.experts.per_token);
     }
-    if (is("qwen3moe")) add_size("expert_feed_forward_length", c_.intermediate_size);
+    if (is("qwen3moe")) add_size("expert_feed_forward_length", c_.experts.intermediate_size);
     if (is("gemma3") && c_.logit_softcap != 0) add_number("final_logit_softcapping", c_.logit_softcap);
     if (is("gemma3") && window() > 0) add_size("attention.sliding_window", window());
     if (is("granite")) add_granite();

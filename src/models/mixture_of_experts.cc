@@ -6,11 +6,13 @@
 #include <ATen/ops/one_hot.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/searchsorted.h>
+#include <ATen/ops/sigmoid.h>
 #include <ATen/ops/softmax.h>
 #include <ATen/ops/sort.h>
 #include <ATen/ops/topk.h>
 #include <ATen/ops/zeros_like.h>
 
+#include "models/build_parts.h"
 #include "nn/layers/container.h"
 #include "tensor/device.h"
 #include "tensor/rng.h"
@@ -30,6 +32,10 @@ MixtureOfExperts::MixtureOfExperts(const families::DecoderConfig& c, const famil
   for (const auto& part : plan.at("experts").parts)
     experts_.push_back(list->register_module(part.name, std::make_shared<DecoderMlp>(c, part, nullptr, dtype)));
   register_module("experts", list);
+  shared_ = add_part(*this, plan, "shared_expert", [&](const families::Blueprint& part) {
+    return std::make_shared<DecoderMlp>(c, part, nullptr, dtype);
+  });
+  shared_gate_ = add_projection(*this, c, plan, "shared_expert_gate", dtype);
 }
 
 MlpOutput MixtureOfExperts::forward_impl(at::Tensor x) {
@@ -61,6 +67,7 @@ MlpOutput MixtureOfExperts::forward_impl(at::Tensor x) {
     out = out.index_add(0, hit, (*experts_[e])(x.index_select(0, hit)) * weight);
   }
   random.position = first_draw + experts_.size() * kDrawsOfExpert;
+  if (shared_) out = out + at::sigmoid((*shared_gate_)(x)) * (*shared_)(x);
   return {out, logits};
 }
 

@@ -8,7 +8,8 @@
 namespace tessera::models {
 
 /// A sparse mixture of gated feed-forward experts: each token goes to its `per_token` likeliest experts, whose results
-/// are weighed by the router's probabilities, normalised over those chosen where the family says so (Mixtral does).
+/// are weighed by the router's probabilities, normalised over those chosen where the family says so (Mixtral does). One
+/// more expert may get every token; its result is weighed by the sigmoid of its own gate (Qwen2-MoE).
 class MixtureOfExperts : public nn::Block<at::Tensor, MlpOutput> {
  public:
   MixtureOfExperts(const families::DecoderConfig& config, const families::Blueprint& plan, at::ScalarType dtype);
@@ -23,6 +24,8 @@ class MixtureOfExperts : public nn::Block<at::Tensor, MlpOutput> {
   bool normalised_;
   std::shared_ptr<nn::Linear> gate_;
   std::vector<std::shared_ptr<DecoderMlp>> experts_;
+  std::shared_ptr<DecoderMlp> shared_;  // may be null
+  std::shared_ptr<nn::Linear> shared_gate_;
 };
 
 /// This rank's part of the load-balancing loss of Fedus et al. 2021 (Switch Transformers), equations 4 to 6, over all

@@ -54,6 +54,8 @@ BASES = {
     "phi": LLAMA | dict(partial_rotary_factor=0.5),
     "phi3": LLAMA | dict(pad_token_id=0),
     "qwen2": LLAMA,
+    "qwen2_moe": LLAMA | dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=20, shared_expert_intermediate_size=28,
+                              output_router_logits=True),
     "qwen3": LLAMA | dict(head_dim=4),
     "qwen3_moe": LLAMA | dict(head_dim=4, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=20, output_router_logits=True),
     "roberta": BERT,
@@ -88,7 +90,8 @@ COMBINATIONS = {
     "falcon": [{"alibi": True}, {"new_decoder_architecture": True, "num_kv_heads": 2}, {"multi_query": False}],
     "qwen2": [{"use_sliding_window": True, "sliding_window": 2, "max_window_layers": 2}],
     "qwen3": [{"use_sliding_window": True, "sliding_window": 2, "max_window_layers": 2}],
-    "qwen3_moe": [{"use_sliding_window": True, "sliding_window": 2}],
+    "qwen2_moe": [{"use_sliding_window": True, "sliding_window": 2}, {"mlp_only_layers": [1], "decoder_sparse_step": 2}],
+    "qwen3_moe": [{"use_sliding_window": True, "sliding_window": 2}, {"mlp_only_layers": [0, 2, 7]}],
     "smollm3": [{"use_sliding_window": True, "sliding_window": 2}, {"layer_types": SLIDING, "sliding_window": 2}],
     "llama": [{"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "beta_fast": 16.0}}, {"pad_token_id": -1}],
     "bert": [{"is_decoder": True, "add_cross_attention": True}],
@@ -100,7 +103,7 @@ NEWER = {  # of transformers 5
     "t5": {"scale_decoder_outputs": False},
     **{f: {"rope_parameters": {"rope_type": "default", "rope_theta": 100.0}} for f in
        ("falcon", "gemma", "gemma2x", "glm", "glm4", "gpt_neox", "granite", "llama", "mistral", "mixtral", "olmo", "olmo2", "olmoe", "phi", "phi3", "qwen2",
-        "qwen3", "qwen3_moe", "smollm3", "stablelm", "starcoder2")},
+        "qwen2_moe", "qwen3", "qwen3_moe", "smollm3", "stablelm", "starcoder2")},
 }
 
 

@@ -89,6 +89,7 @@ TEST(GgufKeys, LayersAreThoseThatReadersTakeForGranted) {
   EXPECT_EQ(said("gemma3_text", {{"layer_types", {full, full, full, full}}}), "");
   expect_says("smollm3", {{"no_rope_layers", {1, 1, 1, 1}}}, "these no_rope_layers");
   expect_says("qwen3_moe", {{"norm_topk_prob", false}}, "norm_topk_prob false");
+  expect_says("qwen3_moe", {{"norm_topk_prob", true}, {"mlp_only_layers", {0}}}, "layers without experts");
   expect_says("mistral", {{"sliding_window", 32}}, "pass over the sliding window of 32 tokens");
 }
 
