@@ -29,6 +29,9 @@ GPT = dict(vocab_size=24, n_positions=32, n_embd=16, n_layer=2, n_head=4, bos_to
 BASES = {
     "bert": BERT,
     "bloom": dict(vocab_size=24, hidden_size=16, n_layer=2, n_head=4),
+    "camembert": BERT,
+    "distilbert": dict(vocab_size=24, dim=16, hidden_dim=24, n_layers=2, n_heads=4, max_position_embeddings=32),
+    "electra": BERT | dict(embedding_size=12),
     "falcon": dict(vocab_size=24, hidden_size=16, num_hidden_layers=2, num_attention_heads=4, ffn_hidden_size=24, bos_token_id=1, eos_token_id=2),
     "gemma": LLAMA | dict(head_dim=4, pad_token_id=0),
     "gemma2": LLAMA | dict(head_dim=4, pad_token_id=0, sliding_window=3),
@@ -120,7 +123,7 @@ def build(family, changes):
     torch.manual_seed(0)
     config = CONFIG_MAPPING[family].from_dict(BASES[family] | {"attn_implementation": "eager"} | changes)
     config.return_dict = True
-    kind = AutoModelForMaskedLM if "bert" in family else AutoModelForSeq2SeqLM if "t5" in family else AutoModelForCausalLM
+    kind = AutoModelForMaskedLM if "bert" in family or family == "electra" else AutoModelForSeq2SeqLM if "t5" in family else AutoModelForCausalLM
     model = kind.from_config(config, attn_implementation="eager").float()
     torch.manual_seed(1)  # as unlike first values as trained ones
     with torch.no_grad():
