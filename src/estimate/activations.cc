@@ -13,9 +13,9 @@
 namespace tessera::estimate {
 
 bool closes_branch(const std::string& path) {
-  static const std::set<std::string> kClosing = {"o_proj",    "o",  "out_proj", "dense", "attn_output", "c_proj",
-                                                 "down_proj", "wo", "fc2",      "w2",    "ffn_down",    "dense_4h_to_h",
-                                                 "ffn_output"};
+  static const std::set<std::string> kClosing = {
+      "o_proj", "o",  "out_proj", "dense",         "attn_output", "c_proj",  "down_proj", "wo",
+      "fc2",    "w2", "ffn_down", "dense_4h_to_h", "ffn_output",  "out_lin", "lin2"};
   const auto name = last_part(path);
   return kClosing.contains(name) && !path.ends_with("intermediate.dense");
 }

@@ -71,7 +71,7 @@ void describe_kept_outputs(const families::FamilyConfig& config, std::vector<Mod
   const auto* bert = std::get_if<families::BertConfig>(&config);
   for (auto& t : tensors) {
     const auto module = module_of(t.name);
-    if (is_linear(t) && (module.ends_with(".q") || module.ends_with(".query")))
+    if (is_linear(t) && module.ends_with("." + (t5 ? "q" : bert->names.query)))
       t.kept_heads = t5 ? t5->num_heads : bert->num_heads;
   }
 }

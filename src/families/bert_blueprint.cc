@@ -1,24 +1,26 @@
-// The modules of BERT, RoBERTa and XLM-RoBERTa.
+// The modules of BERT, RoBERTa, ELECTRA and DistilBERT.
 #include "families/bert_config.h"
 #include "families/blueprint.h"
 
 namespace tessera::families {
 namespace {
 
-Blueprint layer_norm(const BertConfig& c, const std::string& name) {
-  return norm(name, c.hidden_size, NormForm::kWeightAndBias);
+Blueprint layer_norm(const std::string& name, std::int64_t size) {
+  return norm(name, size, NormForm::kWeightAndBias);
 }
 
 Blueprint embeddings(const BertConfig& c) {
-  return {.name = "embeddings",
-          .parts = {embedding("word_embeddings", c.vocab_size, c.hidden_size),
-                    embedding("position_embeddings", c.max_positions, c.hidden_size),
-                    embedding("token_type_embeddings", c.type_vocab_size, c.hidden_size), layer_norm(c, "LayerNorm")}};
+  Blueprint out{.name = "embeddings",
+                .parts = {embedding("word_embeddings", c.vocab_size, c.embedding_size),
+                          embedding("position_embeddings", c.max_positions, c.embedding_size)}};
+  if (!c.distilbert()) out.parts.push_back(embedding("token_type_embeddings", c.type_vocab_size, c.embedding_size));
+  out.parts.push_back(layer_norm("LayerNorm", c.embedding_size));
+  return out;
 }
 
-Blueprint self_attention(const BertConfig& c) {
-  Blueprint out{.name = "self"};
-  for (const char* name : {"query", "key", "value"})
+Blueprint self_attention(const BertConfig& c, const std::string& module) {
+  Blueprint out{.name = module};
+  for (const auto& name : {c.names.query, c.names.key, c.names.value})
     out.parts.push_back(linear(name, c.hidden_size, c.hidden_size, Bias::kWith));
   if (c.positions != BertPositions::kAbsolute)
     out.parts.push_back(embedding("distance_embedding", 2 * c.max_positions - 1, c.hidden_size / c.num_heads));
@@ -32,46 +34,85 @@ Blueprint dense(const BertConfig& c, const std::string& name, std::int64_t outpu
 
 /// What adds a branch to the residual.
 Blueprint output(const BertConfig& c, std::int64_t inputs) {
-  return {.name = "output", .parts = {linear("dense", inputs, c.hidden_size, Bias::kWith), layer_norm(c, "LayerNorm")}};
+  return {.name = "output",
+          .parts = {linear("dense", inputs, c.hidden_size, Bias::kWith), layer_norm("LayerNorm", c.hidden_size)}};
+}
+
+Blueprint distilbert_layer(const BertConfig& c) {
+  auto attention = self_attention(c, "attention");
+  attention.parts.push_back(linear("out_lin", c.hidden_size, c.hidden_size, Bias::kWith));
+  return {.parts = {attention,
+                    layer_norm("sa_layer_norm", c.hidden_size),
+                    {.name = "ffn",
+                     .parts = {linear("lin1", c.hidden_size, c.intermediate_size, Bias::kWith),
+                               linear("lin2", c.intermediate_size, c.hidden_size, Bias::kWith)}},
+                    layer_norm("output_layer_norm", c.hidden_size)}};
 }
 
 Blueprint encoder_layer(const BertConfig& c) {
-  return {.parts = {{.name = "attention", .parts = {self_attention(c), output(c, c.hidden_size)}},
+  if (c.distilbert()) return distilbert_layer(c);
+  return {.parts = {{.name = "attention", .parts = {self_attention(c, "self"), output(c, c.hidden_size)}},
                     dense(c, "intermediate", c.intermediate_size),
                     output(c, c.intermediate_size)}};
 }
 
 Blueprint backbone(const BertConfig& c) {
+  Blueprint out{.name = c.names.base, .parts = {embeddings(c)}};
+  if (c.embedding_size != c.hidden_size)
+    out.parts.push_back(linear("embeddings_project", c.embedding_size, c.hidden_size, Bias::kWith));
   const auto layers = list("layer", c.num_layers, [&](std::int64_t) { return encoder_layer(c); });
-  Blueprint out{.name = c.base_name, .parts = {embeddings(c), {.name = "encoder", .parts = {layers}}}};
-  if (!c.roberta && c.head == BertHead::kSequenceClassification) out.parts.push_back(dense(c, "pooler", c.hidden_size));
+  out.parts.push_back({.name = c.names.encoder, .parts = {layers}});
+  if (c.family == BertFamily::kBert && c.head == BertHead::kSequenceClassification)
+    out.parts.push_back(dense(c, "pooler", c.hidden_size));
   return out;
 }
 
-/// RoBERTa's has two layers, BERT's one behind the pooler.
-Blueprint classifier(const BertConfig& c) {
-  if (!c.roberta) return linear("classifier", c.hidden_size, c.classifier.num_labels, Bias::kWith);
-  return {.name = "classifier",
-          .parts = {linear("dense", c.hidden_size, c.hidden_size, Bias::kWith),
-                    linear("out_proj", c.hidden_size, c.classifier.num_labels, Bias::kWith)}};
+/// Two layers. BERT's first one is the pooler, RoBERTa's and ELECTRA's stand in a module.
+std::vector<Blueprint> classifier(const BertConfig& c) {
+  const auto hidden = [&](const std::string& name) { return linear(name, c.hidden_size, c.hidden_size, Bias::kWith); };
+  const auto last = [&](const std::string& name) {
+    return linear(name, c.hidden_size, c.classifier.num_labels, Bias::kWith);
+  };
+  if (c.distilbert()) return {hidden("pre_classifier"), last("classifier")};
+  if (c.family == BertFamily::kBert) return {last("classifier")};
+  return {{.name = "classifier", .parts = {hidden("dense"), last("out_proj")}}};
 }
 
-/// The head's bias stands in itself; its matrix is the word table where it is tied.
-Blueprint masked_lm_head(const BertConfig& c) {
-  const std::vector<Blueprint> transform = {linear("dense", c.hidden_size, c.hidden_size, Bias::kWith),
-                                            layer_norm(c, c.roberta ? "layer_norm" : "LayerNorm")};
-  Blueprint head{.name = c.roberta ? "lm_head" : "predictions", .parameters = {{"bias", {c.vocab_size}}}};
-  if (c.roberta) head.parts = transform;
+/// The matrix of a masked-LM head with its bias, which stands alone where the word table is the matrix.
+Blueprint projector(const BertConfig& c, const std::string& name) {
+  if (!c.tied) return linear(name, c.embedding_size, c.vocab_size, Bias::kWith);
+  return {.name = name, .parameters = {{"bias", {c.vocab_size}}}};
+}
+
+std::vector<Blueprint> masked_lm_head(const BertConfig& c) {
+  const auto transform = [&](const std::string& name) {
+    return linear(name, c.hidden_size, c.embedding_size, Bias::kWith);
+  };
+  if (c.distilbert()) {
+    return {transform("vocab_transform"), layer_norm("vocab_layer_norm", c.hidden_size),
+            projector(c, "vocab_projector")};
+  }
+  if (c.family == BertFamily::kElectra) {
+    return {{.name = "generator_predictions", .parts = {layer_norm("LayerNorm", c.embedding_size), transform("dense")}},
+            projector(c, "generator_lm_head")};
+  }
+  // Here the bias stands in the head itself, also where there is a matrix.
+  const std::vector<Blueprint> parts = {transform("dense"),
+                                        layer_norm(c.roberta() ? "layer_norm" : "LayerNorm", c.hidden_size)};
+  Blueprint head{.name = c.roberta() ? "lm_head" : "predictions", .parameters = {{"bias", {c.vocab_size}}}};
+  if (c.roberta()) head.parts = parts;
   if (!c.tied) head.parts.push_back(linear("decoder", c.hidden_size, c.vocab_size, Bias::kNone));
-  if (c.roberta) return head;
-  head.parts.push_back({.name = "transform", .parts = transform});
-  return {.name = "cls", .parts = {head}};
+  if (c.roberta()) return {head};
+  head.parts.push_back({.name = "transform", .parts = parts});
+  return {{.name = "cls", .parts = {head}}};
 }
 
 }  // namespace
 
 Blueprint blueprint(const BertConfig& c) {
-  return {.parts = {backbone(c), c.head == BertHead::kSequenceClassification ? classifier(c) : masked_lm_head(c)}};
+  Blueprint out{.parts = c.head == BertHead::kSequenceClassification ? classifier(c) : masked_lm_head(c)};
+  out.parts.insert(out.parts.begin(), backbone(c));
+  return out;
 }
 
 }  // namespace tessera::families

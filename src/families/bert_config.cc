@@ -31,36 +31,83 @@ void refuse(const ConfigReader& in, const std::string& key, const std::string& w
   throw ConfigError(in.file() + ": '" + key + "' " + why, key);
 }
 
-}  // namespace
-
-BertConfig parse_bert_config(const ConfigReader& in) {
+/// What model_type says: the family, its names, and defaults that differ from BERT's.
+BertConfig started(const ConfigReader& in) {
   const auto type = in.get<std::string>("model_type", "bert");
   BertConfig c;
-  c.roberta = type != "bert";
-  c.class_prefix = type == "bert" ? "Bert" : type == "roberta" ? "Roberta" : "XLMRoberta";
-  c.base_name = c.roberta ? "roberta" : "bert";
-  c.head = head_of(in, c.class_prefix);
-  c.vocab_size = in.positive("vocab_size", c.roberta ? 50265 : 30522);
-  c.hidden_size = in.positive("hidden_size", 768);
+  const auto named = [&](BertFamily family, const std::string& prefix, const std::string& base) {
+    c.family = family;
+    c.class_prefix = c.part_prefix = prefix;
+    c.names.base = base;
+  };
+  if (type == "roberta") named(BertFamily::kRoberta, "Roberta", "roberta");
+  if (type == "roberta") c.vocab_size = 50265;
+  if (type == "camembert") named(BertFamily::kRoberta, "Camembert", "roberta");
+  if (type == "xlm-roberta") named(BertFamily::kRoberta, "XLMRoberta", "roberta");
+  if (type == "electra") {
+    named(BertFamily::kElectra, "Electra", "electra");
+    c.embedding_size = 128;
+    c.hidden_size = 256;
+    c.num_heads = 4;
+    c.intermediate_size = 1024;
+  }
+  if (type == "distilbert") {
+    named(BertFamily::kDistilBert, "DistilBert", "distilbert");
+    c.part_prefix = "";
+    c.names = {"distilbert", "transformer", "q_lin", "k_lin", "v_lin"};
+  }
+  if (c.roberta()) c.pad_token_id = 1;
+  return c;
+}
+
+void read_sizes(const ConfigReader& in, BertConfig& c) {
+  c.hidden_size = in.positive("hidden_size", c.hidden_size);
   c.num_layers = in.count("num_hidden_layers", 12);
-  c.num_heads = in.positive("num_attention_heads", 12);
-  c.intermediate_size = in.positive("intermediate_size", 3072);
-  c.max_positions = in.positive("max_position_embeddings", 512);
+  c.num_heads = in.positive("num_attention_heads", c.num_heads);
+  c.intermediate_size = in.positive("intermediate_size", c.intermediate_size);
+  c.embedding_size = c.family == BertFamily::kElectra ? in.positive("embedding_size", c.embedding_size) : c.hidden_size;
   c.type_vocab_size = in.positive("type_vocab_size", 2);
-  c.pad_token_id = in.token("pad_token_id", c.roberta ? 1 : 0);
-  const bool without_padding = in.contains("pad_token_id") && !in.has("pad_token_id");
-  if (without_padding && c.roberta) refuse(in, "pad_token_id", "must not be null: positions count what is not padding");
-  c.padding_idx = without_padding ? -1 : c.pad_token_id;
   c.hidden_dropout = in.get<double>("hidden_dropout_prob", 0.1);
   c.attention_dropout = in.get<double>("attention_probs_dropout_prob", 0.1);
   c.classifier_dropout = in.get<double>("classifier_dropout", c.hidden_dropout);
   c.norm_eps = in.get<double>("layer_norm_eps", 1e-12);
-  c.initializer_range = in.get<double>("initializer_range", 0.02);
   c.activation = parse_activation(in, "hidden_act", "gelu");
+  c.positions = positions_of(in);
+}
+
+/// The same in DistilBERT's keys, some of which have a second name.
+void read_distilbert_sizes(const ConfigReader& in, BertConfig& c) {
+  c.hidden_size = c.embedding_size = in.positive("hidden_size", in.positive("dim", 768));
+  c.num_layers = in.count("num_hidden_layers", in.count("n_layers", 6));
+  c.num_heads = in.positive("num_attention_heads", in.positive("n_heads", 12));
+  c.intermediate_size = in.positive("hidden_dim", 4 * 768);
+  c.hidden_dropout = in.get<double>("dropout", 0.1);
+  c.attention_dropout = in.get<double>("attention_dropout", 0.1);
+  c.classifier_dropout = in.get<double>("seq_classif_dropout", 0.2);
+  c.activation = parse_activation(in, "activation", "gelu");
+  require(in, "sinusoidal_pos_embds", false, "is not supported: the table of positions is a trained one here");
+}
+
+}  // namespace
+
+BertConfig parse_bert_config(const ConfigReader& in) {
+  auto c = started(in);
+  c.head = head_of(in, c.class_prefix);
+  if (c.distilbert())
+    read_distilbert_sizes(in, c);
+  else
+    read_sizes(in, c);
+  c.vocab_size = in.positive("vocab_size", c.vocab_size);
+  c.max_positions = in.positive("max_position_embeddings", 512);
+  c.pad_token_id = in.token("pad_token_id", c.pad_token_id);
+  const bool without_padding = in.contains("pad_token_id") && !in.has("pad_token_id");
+  if (without_padding && c.roberta())
+    refuse(in, "pad_token_id", "must not be null: positions count what is not padding");
+  c.padding_idx = without_padding ? -1 : c.pad_token_id;
+  c.initializer_range = in.get<double>("initializer_range", 0.02);
   c.classifier = parse_classifier(in);
   c.tied = in.get<bool>("tie_word_embeddings", true);
   c.stored_dtype = stored_dtype(in);
-  c.positions = positions_of(in);
   if (in.get<bool>("add_cross_attention", false)) refuse(in, "add_cross_attention", "is not supported: encoders alone");
   if (in.get<bool>("is_decoder", false)) refuse(in, "is_decoder", "is not supported: only encoders are built");
   if (c.pad_token_id < 0) refuse(in, "pad_token_id", "must not be negative: it is a row of the token table");

@@ -14,6 +14,13 @@ Blueprint norm_of(const DecoderConfig& c, const std::string& name, std::int64_t 
   return norm(name, size, !layer_norm ? NormForm::kWeight : c.norm_affine ? NormForm::kWeightAndBias : NormForm::kBare);
 }
 
+Blueprint norm_of_heads(const DecoderConfig& c, const std::string& name, std::int64_t heads) {
+  if (c.qk_norm != QkNorm::kOwnHead)
+    return norm_of(c, name, c.qk_norm == QkNorm::kAll ? heads * c.head_dim : c.head_dim);
+  const auto one = [&](std::int64_t) { return norm("", c.head_dim, NormForm::kWeight); };
+  return {.name = name, .parts = {list("norms", heads, one)}};
+}
+
 Blueprint attention(const DecoderConfig& c) {
   Blueprint out{.name = c.names.attention};
   const std::int64_t queries = c.num_heads * c.head_dim, keys = c.num_kv_heads * c.head_dim;
@@ -26,9 +33,8 @@ Blueprint attention(const DecoderConfig& c) {
   }
   out.parts.push_back(projection(c, c.names.o, queries, c.hidden_size, c.o_bias));
   if (c.qk_norm != QkNorm::kNone) {
-    const bool all = c.qk_norm == QkNorm::kAll;
-    out.parts.push_back(norm_of(c, "q_norm", all ? queries : c.head_dim));
-    out.parts.push_back(norm_of(c, "k_norm", all ? keys : c.head_dim));
+    out.parts.push_back(norm_of_heads(c, c.names.q_norm, c.num_heads));
+    out.parts.push_back(norm_of_heads(c, c.names.k_norm, c.num_kv_heads));
   }
   return out;
 }

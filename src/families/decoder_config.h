@@ -31,8 +31,9 @@ enum class QkvLayout {
 enum class MlpKind { kPlain, kGated, kGatedFused, kExperts };
 enum class QkNorm {
   kNone,
-  kHead,  // each head by itself
-  kAll    // all heads of a token together
+  kHead,     // each head by itself
+  kOwnHead,  // the same, with a norm of its own for every head, which has no bias
+  kAll       // all heads of a token together
 };
 
 /// Names in the module tree, which are the names in weight files. Empty: the family has no such module; for `mlp`: its
@@ -43,6 +44,7 @@ struct DecoderNames {
   std::string layers = "layers", final_norm = "norm", head = "lm_head";
   std::string attention = "self_attn";  // may be a path, "attn.attention"
   std::string q = "q_proj", k = "k_proj", v = "v_proj", qkv, o = "o_proj";
+  std::string q_norm = "q_norm", k_norm = "k_norm";
   std::string mlp = "mlp", gate = "gate_proj", up = "up_proj", down = "down_proj";
   std::string attention_norm = "input_layernorm", mlp_norm = "post_attention_layernorm";  // sequential: may be empty
   std::string after_attention, after_mlp;  // norms of the branches' results
@@ -80,6 +82,7 @@ struct DecoderConfig {
   bool final_norm = true;
   bool norm_affine = true;            // layer norms have weight and bias
   bool one_dropout_for_both = false;  // parallel residual: one mask for the sum of the branches
+  bool mlp_alone_drops = false;       // residual_dropout is of the MLP's branch alone
 
   PositionKind position = PositionKind::kRotary;
   RotarySettings rotary;

@@ -22,6 +22,9 @@ const std::vector<Family>& families() {
   static const std::vector<Family> kFamilies = {
       {"bert", parsed<parse_bert_config>},
       {"bloom", parsed<parse_bloom>},
+      {"camembert", parsed<parse_bert_config>},
+      {"distilbert", parsed<parse_bert_config>},
+      {"electra", parsed<parse_bert_config>},
       {"falcon", parsed<parse_falcon>},
       {"gemma", parsed<parse_gemma>},
       {"gemma2", parsed<parse_gemma2>},

@@ -10,6 +10,7 @@ std::vector<std::string> classes_of(const DecoderConfig& c) {
   return {c.classes.layer};
 }
 std::vector<std::string> classes_of(const BertConfig& c) {
+  if (c.distilbert()) return {"TransformerBlock"};  // upstream names none, nor for ELECTRA and CamemBERT
   return {c.class_prefix + "Layer", c.class_prefix + "Embeddings", c.class_prefix + "SelfOutput"};
 }
 

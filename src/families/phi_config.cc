@@ -6,14 +6,16 @@
 namespace tessera::families {
 namespace {
 
-/// llama_like() with layer norms; `part`: of a head that turns.
-DecoderConfig layer_norm_like(const ConfigReader& in, LlamaDefaults d, double part) {
+/// llama_like() with layer norms; `part`: of a head that turns; qk_norm: what qk_layernorm switches on.
+DecoderConfig layer_norm_like(const ConfigReader& in, LlamaDefaults d, double part, QkNorm qk_norm) {
   d.rotary = {.part = part, .parts = RotaryKeys::Part::kAny};
   auto c = llama_like(in, d);
   c.norm = NormKind::kLayer;
   c.norm_eps = in.get<double>("layer_norm_eps", 1e-5);
   c.classes.norm = "LayerNorm";
-  require(in, "qk_layernorm", false, "is not supported: queries and keys have no norms here");
+  c.names.q_norm = "q_layernorm";
+  c.names.k_norm = "k_layernorm";
+  if (in.get<bool>("qk_layernorm", false)) c.qk_norm = qk_norm;
   return c;
 }
 
@@ -27,7 +29,7 @@ DecoderConfig parse_phi(const ConfigReader& in) {
                             .intermediate_size = 8192,
                             .num_layers = 24,
                             .activation = "gelu_new"},
-                           0.5);
+                           0.5, QkNorm::kHead);
   c.residual = ResidualKind::kParallel;
   c.qkv_bias = c.o_bias = c.mlp_bias = c.head_bias = true;
   c.mlp = MlpKind::kPlain;
@@ -53,9 +55,10 @@ DecoderConfig parse_stablelm(const ConfigReader& in) {
                             .max_positions = 4096,
                             .bos_token_id = 0,
                             .eos_token_id = 0},
-                           0.25);
+                           0.25, QkNorm::kOwnHead);
   c.qkv_bias = in.get<bool>("use_qkv_bias", false);
-  require(in, "hidden_dropout", 0.0, "is not supported: set it to 0");
+  c.residual_dropout = in.get<double>("hidden_dropout", 0.0);
+  c.mlp_alone_drops = true;
   if (in.get<bool>("use_parallel_residual", false)) {
     c.residual = ResidualKind::kParallel;
     c.names.mlp_norm = "";

@@ -180,7 +180,9 @@ RotarySettings parse_rotary(const ConfigReader& in, std::int64_t head_dim, std::
   static const nlohmann::json kNone = nlohmann::json::object();
   const auto [object, where] = keys.layer_type ? parameters_of_layers(in, keys.layer_type) : parameters_of(in);
   const ConfigReader given(object.is_null() ? kNone : object, in.file());
-  const double part = given.get<double>("partial_rotary_factor", in.get<double>(keys.part_key, keys.part));
+  // In rope_scaling, which version 5 does not write, version 4 reads neither of these.
+  const ConfigReader also(where == kNewerKey ? given.json() : kNone, in.file());
+  const double part = also.get<double>("partial_rotary_factor", in.get<double>(keys.part_key, keys.part));
   if (keys.parts == RotaryKeys::Part::kAll && part != 1.0)
     throw ConfigError(in.file() + ": 'partial_rotary_factor' other than 1 is not known to this family",
                       "partial_rotary_factor");
@@ -192,7 +194,7 @@ RotarySettings parse_rotary(const ConfigReader& in, std::int64_t head_dim, std::
         "head_dim");
   }
   r.max_positions = max_positions;
-  r.theta = given.get<double>("rope_theta", in.get<double>(keys.theta_key, keys.theta));
+  r.theta = also.get<double>("rope_theta", in.get<double>(keys.theta_key, keys.theta));
   if (!object.is_null()) parse_scaling(in, given, where, keys, r);
   return r;
 }

@@ -16,7 +16,9 @@ bool is_ignorable_weight(const std::string& name, bool has_head) {
                                           "cls.predictions.decoder.weight",
                                           "cls.predictions.decoder.bias",
                                           "lm_head.decoder.weight",
-                                          "lm_head.decoder.bias"};
+                                          "lm_head.decoder.bias",
+                                          "generator_lm_head.weight",
+                                          "vocab_projector.weight"};
   if (name == "encoder.embed_tokens.weight" || name == "decoder.embed_tokens.weight") return true;
   if ((name == "lm_head.weight" || name == "embed_out.weight") && !has_head) return true;
   return std::any_of(std::begin(kSuffixes), std::end(kSuffixes), [&](const char* s) { return name.ends_with(s); });

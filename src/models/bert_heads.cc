@@ -6,6 +6,7 @@
 #include "models/bert_model.h"
 #include "models/build_parts.h"
 #include "models/classification_loss.h"
+#include "nn/layers/activation.h"
 #include "nn/layers/container.h"
 #include "tensor/device.h"
 #include "tensor/rng.h"
@@ -19,11 +20,12 @@ double normalizer(const ModelInput& in) {
   return in.loss_normalizer > 0 ? in.loss_normalizer : in.labels.ne(-100).sum().item<double>();
 }
 
-/// dropout, dense, tanh, dropout, out_proj.
-class RobertaClassificationHead : public nn::Layer {
+/// dropout, dense, tanh (ELECTRA: gelu), dropout, out_proj.
+class TwoLayerHead : public nn::Layer {
  public:
-  RobertaClassificationHead(const families::BertConfig& c, const families::Blueprint& plan, at::ScalarType dtype)
-      : class_name_(c.class_prefix + "ClassificationHead") {
+  TwoLayerHead(const families::BertConfig& c, const families::Blueprint& plan, at::ScalarType dtype)
+      : class_name_(c.class_prefix + "ClassificationHead"),
+        activation_(c.roberta() ? Activation::kTanh : Activation::kGelu) {
     dense_ = add_linear(*this, plan, "dense", dtype);
     dropout_ = register_module("dropout", std::make_shared<nn::Dropout>(c.classifier_dropout));
     out_proj_ = add_linear(*this, plan, "out_proj", dtype);
@@ -31,10 +33,13 @@ class RobertaClassificationHead : public nn::Layer {
   std::string class_name() const override { return class_name_; }
 
  protected:
-  at::Tensor forward_impl(at::Tensor x) override { return (*out_proj_)((*dropout_)((*dense_)((*dropout_)(x)).tanh())); }
+  at::Tensor forward_impl(at::Tensor x) override {
+    return (*out_proj_)((*dropout_)(nn::activate((*dense_)((*dropout_)(x)), activation_)));
+  }
 
  private:
   std::string class_name_;
+  Activation activation_;
   std::shared_ptr<nn::Linear> dense_, out_proj_;
   std::shared_ptr<nn::Dropout> dropout_;
 };
@@ -44,22 +49,29 @@ class RobertaClassificationHead : public nn::Layer {
 BertForSequenceClassification::BertForSequenceClassification(const families::BertConfig& config,
                                                              const families::Blueprint& plan, at::ScalarType dtype)
     : BertModel(config, plan, dtype) {
-  if (config.roberta) {
-    classifier_ = register_module("classifier",
-                                  std::make_shared<RobertaClassificationHead>(config, plan.at("classifier"), dtype));
+  const auto& head = plan.at("classifier");
+  if (!head.parts.empty()) {
+    classifier_ = register_module("classifier", std::make_shared<TwoLayerHead>(config, head, dtype));
     return;
   }
+  pre_classifier_ = add_linear(*this, plan, "pre_classifier", dtype);
   dropout_ = register_module("dropout", std::make_shared<nn::Dropout>(config.classifier_dropout));
   classifier_ = add_linear(*this, plan, "classifier", dtype);
+}
+
+at::Tensor BertForSequenceClassification::scores(const at::Tensor& first) {
+  if (!dropout_) return (*classifier_)(first);
+  const auto pooled =
+      pre_classifier_ ? nn::activate((*pre_classifier_)(first), Activation::kRelu) : (*backbone_->pooler())(first);
+  return (*classifier_)((*dropout_)(pooled));
 }
 
 void BertForSequenceClassification::apply_head(const ModelInput& in, const PackedBatch& batch, const at::Tensor& hidden,
                                                ModelOutput& out) {
   const auto places = at::tensor(batch.rows->begin, at::TensorOptions().dtype(at::kLong));
-  auto first = hidden.index_select(0, tensor::beside(places, hidden));
+  const auto first = hidden.index_select(0, tensor::beside(places, hidden));
   const tensor::RowScope rows(keys_at(places));
-  if (backbone_->pooler()) first = (*dropout_)((*backbone_->pooler())(first));
-  const auto logits = (*classifier_)(first);
+  const auto logits = scores(first);
   if (in.labels.defined()) {
     out.loss = classification_loss(logits, in.labels, config_.classifier, normalizer(in));
     if (!is_training()) out.predictions = at::argmax(logits.detach(), -1);
@@ -67,19 +79,30 @@ void BertForSequenceClassification::apply_head(const ModelInput& in, const Packe
   if (in.want_logits) out.logits = logits;
 }
 
-// The tied head has a bias but no matrix of its own.
 BertForMaskedLm::BertForMaskedLm(const families::BertConfig& config, const families::Blueprint& plan,
                                  at::ScalarType dtype)
     : BertModel(config, plan, dtype) {
-  const auto& head_plan = config.roberta ? plan.at("lm_head") : plan.at("cls").at("predictions");
-  const auto& transform_plan = config.roberta ? head_plan : head_plan.at("transform");
-  auto head = std::make_shared<nn::Container>(config.class_prefix + "LMPredictionHead");
-  auto transform = config.roberta ? head : std::make_shared<nn::Container>("BertPredictionHeadTransform");
-  bias_ = head->register_parameter("bias", nn::make_parameter({config.vocab_size}, dtype));
+  if (config.distilbert())
+    build_distilbert_head(plan, dtype);
+  else if (config.family == families::BertFamily::kElectra)
+    build_electra_head(plan, dtype);
+  else
+    build_bert_head(plan, dtype);
+}
+
+// The tied head has a bias but no matrix of its own.
+void BertForMaskedLm::build_bert_head(const families::Blueprint& plan, at::ScalarType dtype) {
+  const bool roberta = config_.roberta();
+  const auto& head_plan = roberta ? plan.at("lm_head") : plan.at("cls").at("predictions");
+  const auto& transform_plan = roberta ? head_plan : head_plan.at("transform");
+  auto head = std::make_shared<nn::Container>(config_.class_prefix + "LMPredictionHead");
+  auto transform = roberta ? head : std::make_shared<nn::Container>("BertPredictionHeadTransform");
+  if (!roberta) activation_ = config_.activation;
+  bias_ = head->register_parameter("bias", nn::make_parameter({config_.vocab_size}, dtype));
   dense_ = add_linear(*transform, transform_plan, "dense", dtype);
-  norm_ = add_norm(*transform, config, transform_plan, config.roberta ? "layer_norm" : "LayerNorm", dtype);
+  norm_ = add_norm(*transform, config_, transform_plan, roberta ? "layer_norm" : "LayerNorm", dtype);
   decoder_ = add_linear(*head, head_plan, "decoder", dtype);
-  if (config.roberta) {
+  if (roberta) {
     register_module("lm_head", head);
     return;
   }
@@ -87,10 +110,47 @@ BertForMaskedLm::BertForMaskedLm(const families::BertConfig& config, const famil
   register_module("cls", std::make_shared<nn::Container>("BertOnlyMLMHead"))->register_module("predictions", head);
 }
 
+void BertForMaskedLm::build_electra_head(const families::Blueprint& plan, at::ScalarType dtype) {
+  const std::string name = "generator_predictions";
+  auto head = register_module(name, std::make_shared<nn::Container>("ElectraGeneratorPredictions"));
+  norm_ = add_norm(*head, config_, plan.at(name), "LayerNorm", dtype);
+  dense_ = add_linear(*head, plan.at(name), "dense", dtype);
+  add_projector(plan, "generator_lm_head", dtype);
+}
+
+void BertForMaskedLm::build_distilbert_head(const families::Blueprint& plan, at::ScalarType dtype) {
+  activation_ = config_.activation;
+  dense_ = add_linear(*this, plan, "vocab_transform", dtype);
+  norm_ = add_norm(*this, config_, plan, "vocab_layer_norm", dtype);
+  add_projector(plan, "vocab_projector", dtype);
+}
+
+void BertForMaskedLm::add_projector(const families::Blueprint& plan, const std::string& name, at::ScalarType dtype) {
+  if (!config_.tied) {
+    decoder_ = add_linear(*this, plan, name, dtype);
+    return;
+  }
+  auto place = register_module(name, std::make_shared<nn::Container>("Linear"));
+  bias_ = place->register_parameter("bias", nn::make_parameter({config_.vocab_size}, dtype));
+}
+
+std::string masked_lm_head_name(const families::BertConfig& config) {
+  switch (config.family) {
+    case families::BertFamily::kRoberta:
+      return "lm_head.decoder";
+    case families::BertFamily::kElectra:
+      return "generator_lm_head";
+    case families::BertFamily::kDistilBert:
+      return "vocab_projector";
+    default:
+      return "cls.predictions.decoder";
+  }
+}
+
 at::Tensor BertForMaskedLm::logits(const at::Tensor& hidden) {
-  const auto activation = config_.roberta ? Activation::kGelu : config_.activation;
-  const auto x = (*norm_)(nn::activate((*dense_)(hidden), activation));
-  return (decoder_ ? (*decoder_)(x) : backbone_->embeddings()({{}, {}, {}, x})) + bias_;
+  const auto x = (*norm_)(nn::activate((*dense_)(hidden), activation_));
+  const auto products = decoder_ ? (*decoder_)(x) : backbone_->embeddings()({{}, {}, {}, x});
+  return bias_.defined() ? products + bias_ : products;
 }
 
 void BertForMaskedLm::apply_head(const ModelInput& in, const PackedBatch& batch, const at::Tensor& hidden,

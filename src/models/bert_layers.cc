@@ -28,10 +28,10 @@ std::shared_ptr<nn::LayerNorm> add_norm(torch::nn::Module& host, const families:
 }
 
 BertEmbeddings::BertEmbeddings(const families::BertConfig& c, const families::Blueprint& plan, at::ScalarType dtype)
-    : class_name_(c.class_prefix + "Embeddings"), absolute_(c.positions == families::BertPositions::kAbsolute) {
+    : class_name_(c.part_prefix + "Embeddings"), absolute_(c.positions == families::BertPositions::kAbsolute) {
   word_ = add_embedding(*this, plan, "word_embeddings", dtype, c.padding_idx);
   // RoBERTa's padding has a position of its own, that of padding_idx.
-  position_ = add_embedding(*this, plan, "position_embeddings", dtype, c.roberta ? c.pad_token_id : -1);
+  position_ = add_embedding(*this, plan, "position_embeddings", dtype, c.roberta() ? c.pad_token_id : -1);
   token_type_ = add_embedding(*this, plan, "token_type_embeddings", dtype);
   norm_ = add_norm(*this, c, plan, "LayerNorm", dtype);
   dropout_ = register_module("dropout", std::make_shared<nn::Dropout>(c.hidden_dropout));
@@ -39,21 +39,22 @@ BertEmbeddings::BertEmbeddings(const families::BertConfig& c, const families::Bl
 
 at::Tensor BertEmbeddings::forward_impl(BertEmbeddingsInput in) {
   if (in.head_input.defined()) return (*word_)(in.head_input);
-  auto sum = (*word_)(in.ids) + (*token_type_)(in.types);
+  auto sum = (*word_)(in.ids);
+  if (token_type_) sum = sum + (*token_type_)(in.types);
   if (absolute_) sum = sum + (*position_)(in.positions);
   return (*dropout_)((*norm_)(sum));
 }
 
 BertSelfAttention::BertSelfAttention(const families::BertConfig& c, const families::Blueprint& plan,
-                                     at::ScalarType dtype)
-    : class_name_(c.class_prefix + "SelfAttention"),
+                                     std::string class_name, at::ScalarType dtype)
+    : class_name_(std::move(class_name)),
       num_heads_(c.num_heads),
       dropout_(c.attention_dropout),
       scale_(1.0 / std::sqrt(static_cast<double>(c.hidden_size / c.num_heads))),
       distance_of_keys_(c.positions == families::BertPositions::kRelativeKeyQuery) {
-  query_ = add_linear(*this, plan, "query", dtype);
-  key_ = add_linear(*this, plan, "key", dtype);
-  value_ = add_linear(*this, plan, "value", dtype);
+  query_ = add_linear(*this, plan, c.names.query, dtype);
+  key_ = add_linear(*this, plan, c.names.key, dtype);
+  value_ = add_linear(*this, plan, c.names.value, dtype);
   distances_ = add_embedding(*this, plan, "distance_embedding", dtype);
 }
 
@@ -90,7 +91,8 @@ at::Tensor BertOutput::forward_impl(BertOutputInput in) {
 
 BertAttention::BertAttention(const families::BertConfig& c, const families::Blueprint& plan, at::ScalarType dtype)
     : class_name_(c.class_prefix + "Attention") {
-  self_ = register_module("self", std::make_shared<BertSelfAttention>(c, plan.at("self"), dtype));
+  self_ = register_module(
+      "self", std::make_shared<BertSelfAttention>(c, plan.at("self"), c.class_prefix + "SelfAttention", dtype));
   output_ = register_module("output",
                             std::make_shared<BertOutput>(c, plan.at("output"), c.class_prefix + "SelfOutput", dtype));
 }

@@ -1,6 +1,6 @@
 #pragma once
 // The parts of a BERT encoder (Devlin et al. 2019), post-norm. Legend: T visible tokens of all rows together, D
-// hidden_size, H heads.
+// hidden_size, E embedding_size, H heads.
 #include <memory>
 #include <string>
 #include <vector>
@@ -27,7 +27,7 @@ struct BertLayout {
 
 struct BertEmbeddingsInput {
   at::Tensor ids, positions, types;  // T int64
-  /// [rows, D]: instead of embedding, the product with the word table (the tied masked-LM head). It goes through this
+  /// [rows, E]: instead of embedding, the product with the word table (the tied masked-LM head). It goes through this
   /// call so that embeddings which are a unit are gathered for both uses.
   at::Tensor head_input;
 };
@@ -39,12 +39,12 @@ class BertEmbeddings : public nn::Block<BertEmbeddingsInput, at::Tensor> {
   std::string class_name() const override { return class_name_; }
 
  protected:
-  at::Tensor forward_impl(BertEmbeddingsInput in) override;  // T D, or [rows, vocab_size]
+  at::Tensor forward_impl(BertEmbeddingsInput in) override;  // T E, or [rows, vocab_size]
 
  private:
   std::string class_name_;
   bool absolute_;
-  std::shared_ptr<nn::Embedding> word_, position_, token_type_;
+  std::shared_ptr<nn::Embedding> word_, position_, token_type_;  // the last one null: DistilBERT has none
   std::shared_ptr<nn::LayerNorm> norm_;
   std::shared_ptr<nn::Dropout> dropout_;
 };
@@ -59,7 +59,8 @@ using BertLayerBlock = nn::Block<BertLayerInput, at::Tensor>;
 
 class BertSelfAttention : public BertLayerBlock {
  public:
-  BertSelfAttention(const families::BertConfig& config, const families::Blueprint& plan, at::ScalarType dtype);
+  BertSelfAttention(const families::BertConfig& config, const families::Blueprint& plan, std::string class_name,
+                    at::ScalarType dtype);
   std::string class_name() const override { return class_name_; }
 
  protected:

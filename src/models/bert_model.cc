@@ -5,6 +5,7 @@
 #include <ATen/ops/zeros_like.h>
 
 #include "models/build_parts.h"
+#include "models/distilbert_layers.h"
 #include "nn/layers/container.h"
 #include "tensor/rng.h"
 #include "tessera/base/error.h"
@@ -16,7 +17,7 @@ namespace {
 /// [B, S] int64: 0, 1, 2, ... in each row, or what RoBERTa derives from the ids: padding_idx + 1, ... where a token is.
 /// Behind a prefix of so many tokens.
 at::Tensor default_positions(const families::BertConfig& config, const at::Tensor& ids, std::int64_t prefix) {
-  if (!config.roberta) return (at::arange(ids.size(1), ids.options().dtype(at::kLong)) + prefix).expand_as(ids);
+  if (!config.roberta()) return (at::arange(ids.size(1), ids.options().dtype(at::kLong)) + prefix).expand_as(ids);
   const auto token = ids.ne(config.pad_token_id).to(at::kLong);
   return (token.cumsum(1) + prefix) * token + config.pad_token_id;
 }
@@ -33,7 +34,7 @@ PackedBatch packed(const ModelInput& in) {
 
 void check(const families::BertConfig& config, const ModelInput& in) {
   if (!in.input_ids.defined() || in.input_ids.dim() != 2 || in.input_ids.numel() == 0)
-    throw DataError("a batch for " + config.base_name + " needs input_ids [rows, length]");
+    throw DataError("a batch for " + config.names.base + " needs input_ids [rows, length]");
   const auto longest = config.longest_row() - (in.prefix.defined() ? in.prefix.size(1) : 0);
   if (in.input_ids.size(1) > longest) {
     throw DataError("a row of " + std::to_string(in.input_ids.size(1)) + " tokens is longer than the model's " +
@@ -41,15 +42,23 @@ void check(const families::BertConfig& config, const ModelInput& in) {
   }
 }
 
+std::shared_ptr<BertLayerBlock> make_layer(const families::BertConfig& c, const families::Blueprint& plan,
+                                           at::ScalarType dtype) {
+  if (c.distilbert()) return std::make_shared<DistilBertLayer>(c, plan, dtype);
+  return std::make_shared<BertLayer>(c, plan, dtype);
+}
+
 }  // namespace
 
 BertBackbone::BertBackbone(const families::BertConfig& c, const families::Blueprint& plan, at::ScalarType dtype)
     : torch::nn::Module(c.class_prefix + "Model") {
   embeddings_ = register_module("embeddings", std::make_shared<BertEmbeddings>(c, plan.at("embeddings"), dtype));
-  auto encoder = register_module("encoder", std::make_shared<nn::Container>(c.class_prefix + "Encoder"));
+  projection_ = add_linear(*this, plan, "embeddings_project", dtype);
+  const auto encoder_class = c.distilbert() ? "Transformer" : c.class_prefix + "Encoder";
+  auto encoder = register_module(c.names.encoder, std::make_shared<nn::Container>(encoder_class));
   auto list = std::make_shared<nn::Container>("ModuleList");
-  for (const auto& part : plan.at("encoder").at("layer").parts)
-    layers_.push_back(list->register_module(part.name, std::make_shared<BertLayer>(c, part, dtype)));
+  for (const auto& part : plan.at(c.names.encoder).at("layer").parts)
+    layers_.push_back(list->register_module(part.name, make_layer(c, part, dtype)));
   encoder->register_module("layer", list);
   pooler_ = add_part(*this, plan, "pooler", [&](const families::Blueprint& part) {
     return std::make_shared<BertDense>(part, Activation::kTanh, c.class_prefix + "Pooler", dtype);
@@ -59,6 +68,7 @@ BertBackbone::BertBackbone(const families::BertConfig& c, const families::Bluepr
 at::Tensor BertBackbone::encode(const BertEmbeddingsInput& tokens, const std::shared_ptr<const BertLayout>& layout,
                                 const at::Tensor& prefix, std::vector<at::Tensor>* states) {
   auto hidden = (*embeddings_)(tokens);
+  if (projection_) hidden = (*projection_)(hidden);
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     if (states) states->push_back(hidden);
     hidden = (*layers_[i])({hidden, layout, PrefixRows::of_layer(prefix, i)});
@@ -69,8 +79,8 @@ at::Tensor BertBackbone::encode(const BertEmbeddingsInput& tokens, const std::sh
 
 BertModel::BertModel(const families::BertConfig& config, const families::Blueprint& plan, at::ScalarType dtype)
     : config_(config) {
-  backbone_ =
-      register_module(config.base_name, std::make_shared<BertBackbone>(config, plan.at(config.base_name), dtype));
+  const auto& base = config.names.base;
+  backbone_ = register_module(base, std::make_shared<BertBackbone>(config, plan.at(base), dtype));
 }
 
 ModelKind BertModel::kind() const {
@@ -78,7 +88,7 @@ ModelKind BertModel::kind() const {
 }
 
 PrefixSizes BertModel::prefix_sizes() const {
-  if (config_.positions != families::BertPositions::kAbsolute) return {};
+  if (config_.positions != families::BertPositions::kAbsolute || config_.distilbert()) return {};
   return {config_.num_layers, config_.num_heads, config_.hidden_size / config_.num_heads};
 }
 

@@ -9,7 +9,7 @@
 
 namespace tessera::models {
 
-/// "bert" or "roberta": embeddings, layers and, for BERT's classifier, the pooler.
+/// "bert", "roberta", "electra" or "distilbert": embeddings, layers and, for BERT's classifier, the pooler.
 class BertBackbone : public torch::nn::Module {
  public:
   BertBackbone(const families::BertConfig& config, const families::Blueprint& plan, at::ScalarType dtype);
@@ -22,16 +22,18 @@ class BertBackbone : public torch::nn::Module {
 
  private:
   std::shared_ptr<BertEmbeddings> embeddings_;
-  std::vector<std::shared_ptr<BertLayer>> layers_;
+  std::shared_ptr<nn::Linear> projection_;  // of embeddings that are narrower or wider than the layers; or null
+  std::vector<std::shared_ptr<BertLayerBlock>> layers_;
   std::shared_ptr<BertDense> pooler_;
 };
 
-/// BERT, RoBERTa and XLM-RoBERTa (Devlin et al. 2019, Liu et al. 2019) with transformers' module and parameter names.
+/// BERT, RoBERTa, ELECTRA and DistilBERT (Devlin et al. 2019, Liu et al. 2019, Clark et al. 2020, Sanh et al. 2019)
+/// with transformers' module and parameter names.
 class BertModel : public Model {
  public:
   BertModel(const families::BertConfig& config, const families::Blueprint& plan, at::ScalarType dtype);
   ModelKind kind() const override;
-  /// None where positions are relative.
+  /// None where positions are relative, and in DistilBERT, which takes none upstream.
   PrefixSizes prefix_sizes() const override;
   /// ConfigError: encoders do not generate.
   std::shared_ptr<Cache> make_cache() const override;
@@ -58,8 +60,10 @@ class BertForSequenceClassification : public BertModel {
   void apply_head(const ModelInput& in, const PackedBatch& batch, const at::Tensor& hidden, ModelOutput& out) override;
 
  private:
+  at::Tensor scores(const at::Tensor& first);
   std::shared_ptr<nn::Dropout> dropout_;
-  std::shared_ptr<nn::Layer> classifier_;  // a Linear, or RoBERTa's two
+  std::shared_ptr<nn::Linear> pre_classifier_;  // DistilBERT's; or null
+  std::shared_ptr<nn::Layer> classifier_;       // a Linear, or the two of RoBERTa and ELECTRA
 };
 
 class BertForMaskedLm : public BertModel {
@@ -72,12 +76,20 @@ class BertForMaskedLm : public BertModel {
   void apply_head(const ModelInput& in, const PackedBatch& batch, const at::Tensor& hidden, ModelOutput& out) override;
 
  private:
+  void build_bert_head(const families::Blueprint& plan, at::ScalarType dtype);
+  void build_electra_head(const families::Blueprint& plan, at::ScalarType dtype);
+  void build_distilbert_head(const families::Blueprint& plan, at::ScalarType dtype);
+  void add_projector(const families::Blueprint& plan, const std::string& name, at::ScalarType dtype);
   at::Tensor logits(const at::Tensor& hidden);
+  Activation activation_ = Activation::kGelu;
   std::shared_ptr<nn::Linear> dense_;
   std::shared_ptr<nn::LayerNorm> norm_;
   std::shared_ptr<nn::Linear> decoder_;  // null when tied
-  at::Tensor bias_;                      // [vocab_size], of the tied head
+  at::Tensor bias_;                      // [vocab_size]; undefined where it is decoder_'s own
 };
+
+/// The module of the masked-LM head's matrix, tied or not.
+std::string masked_lm_head_name(const families::BertConfig& config);
 
 /// The model with the head that the config names.
 std::shared_ptr<Model> make_bert(const families::BertConfig& config, at::ScalarType dtype);

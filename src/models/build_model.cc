@@ -45,11 +45,11 @@ std::shared_ptr<Model> build(const families::DecoderConfig& c, at::ScalarType dt
 std::shared_ptr<Model> build(const families::BertConfig& c, at::ScalarType dtype, ModelConfig& out) {
   const bool classifies = c.head == families::BertHead::kSequenceClassification;
   out.kind = classifies ? ModelKind::kSequenceClassification : ModelKind::kMaskedLm;
-  out.default_lora_targets = {"query", "value"};
+  out.default_lora_targets = {c.names.query, c.names.value};
   out.vocab_size = c.vocab_size;
   out.pad_token_id = c.pad_token_id;
   out.task_type = classifies ? "SEQ_CLS" : "";
-  out.output_embedding = c.roberta ? "lm_head.decoder" : "cls.predictions.decoder";
+  out.output_embedding = masked_lm_head_name(c);
   out.max_positions = c.longest_row();
   return make_bert(c, dtype);
 }

@@ -1,11 +1,56 @@
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/clamp.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/index_copy.h>
+#include <ATen/ops/stack.h>
 
+#include "models/build_parts.h"
 #include "models/decoder_layers.h"
 #include "nn/ops/causal_attention.h"
+#include "nn/ops/layer_norm.h"
+#include "tessera/nn/init.h"
 
 namespace tessera::models {
+
+namespace {
+
+/// Norms without bias, one for each head (StableLM): computed as one, whose result is scaled.
+class NormPerHead : public nn::Layer {
+ public:
+  NormPerHead(const families::DecoderConfig& c, const families::Blueprint& plan, at::ScalarType dtype)
+      : eps_(c.norm_eps) {
+    auto norms = register_module("norms", std::make_shared<nn::Container>("ModuleList"));
+    for (const auto& part : plan.at("norms").parts) {
+      auto norm = norms->register_module(part.name, std::make_shared<nn::Container>(c.classes.norm));
+      weights_.push_back(norm->register_parameter("weight", nn::make_parameter({part.sizes[0]}, dtype)));
+    }
+  }
+  std::string class_name() const override { return "StableLmLayerNormPerHead"; }
+
+ protected:
+  /// x: T, heads in any number of dimensions, D
+  at::Tensor forward_impl(at::Tensor x) override {
+    auto sizes = x.sizes().vec();
+    sizes[0] = 1;
+    const auto normed = nn::layer_norm(x.to(at::kFloat), {}, {}, eps_);
+    return (normed * at::stack(weights_).view(sizes)).to(x.scalar_type());
+  }
+
+ private:
+  double eps_;
+  std::vector<at::Tensor> weights_;
+};
+
+std::shared_ptr<nn::Layer> add_norm_of_heads(torch::nn::Module& host, const families::DecoderConfig& c,
+                                             const families::Blueprint& plan, const std::string& name,
+                                             at::ScalarType dtype) {
+  if (c.qk_norm != families::QkNorm::kOwnHead) return add_norm(host, c, plan, name, dtype);
+  return add_part(host, plan, name, [&](const families::Blueprint& part) -> std::shared_ptr<nn::Layer> {
+    return std::make_shared<NormPerHead>(c, part, dtype);
+  });
+}
+
+}  // namespace
 
 void collect_tensors(AttentionInput& in, std::vector<at::Tensor*>& out) {
   out.insert(out.end(), {&in.hidden, &in.prefix});
@@ -37,8 +82,8 @@ DecoderAttention::DecoderAttention(const families::DecoderConfig& c, const famil
     qkv_ = projection(c.names.qkv);
   }
   o_ = projection(c.names.o);
-  q_norm_ = add_norm(*this, c, plan, "q_norm", dtype);
-  k_norm_ = add_norm(*this, c, plan, "k_norm", dtype);
+  q_norm_ = add_norm_of_heads(*this, c, plan, c.names.q_norm, dtype);
+  k_norm_ = add_norm_of_heads(*this, c, plan, c.names.k_norm, dtype);
 }
 
 DecoderAttention::Heads DecoderAttention::project(const at::Tensor& hidden) {

@@ -57,6 +57,7 @@ DecoderLayer::DecoderLayer(const families::DecoderConfig& c, const families::Blu
   after_mlp_ = add_norm(*this, c, plan, c.names.after_mlp, dtype);
   dropout_ = std::make_shared<nn::Dropout>(c.residual_dropout);
   if (c.residual_dropout > 0) register_module("dropout", dropout_);
+  attention_dropout_ = c.mlp_alone_drops ? std::make_shared<nn::Dropout>(0.0) : dropout_;
 }
 
 MlpOutput DecoderLayer::mlp(const at::Tensor& x) {
@@ -69,7 +70,7 @@ MlpOutput DecoderLayer::sequential(const DecoderLayerInput& in) {
   auto branch = (*attention_)({normed, in.layout, in.cache, in.prefix});
   if (after_attention_) branch = (*after_attention_)(branch);
   if (branch_scale_ != 1.0) branch = branch * branch_scale_;
-  const auto hidden = dropout_->add_to(residual_after_norm_ ? normed : in.hidden, branch);
+  const auto hidden = attention_dropout_->add_to(residual_after_norm_ ? normed : in.hidden, branch);
   const auto normed_again = mlp_norm_ ? (*mlp_norm_)(hidden) : hidden;
   auto out = mlp(normed_again);
   if (after_mlp_) out.hidden = (*after_mlp_)(out.hidden);
@@ -83,7 +84,7 @@ MlpOutput DecoderLayer::parallel(const DecoderLayerInput& in) {
   const auto branch = (*attention_)({normed, in.layout, in.cache, in.prefix});
   auto out = mlp(mlp_norm_ ? (*mlp_norm_)(in.hidden) : normed);
   out.hidden = one_dropout_ ? dropout_->add_to(in.hidden, at::add(branch, out.hidden))
-                            : dropout_->add_to(dropout_->add_to(in.hidden, branch), out.hidden);
+                            : dropout_->add_to(attention_dropout_->add_to(in.hidden, branch), out.hidden);
   return out;
 }
 

@@ -137,7 +137,7 @@ class DecoderLayer : public nn::Block<DecoderLayerInput, MlpOutput> {
   std::shared_ptr<DecoderMlp> mlp_;
   std::shared_ptr<MixtureOfExperts> experts_;
   std::shared_ptr<nn::Layer> attention_norm_, mlp_norm_, after_attention_, after_mlp_;
-  std::shared_ptr<nn::Dropout> dropout_;
+  std::shared_ptr<nn::Dropout> attention_dropout_, dropout_;  // the first one may be the second
 };
 
 /// Registers below `host` the part of `plan` with this name, a norm or a projection of the family (GPT-2 stores them

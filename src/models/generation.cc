@@ -5,8 +5,8 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/clamp_min.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/full.h>
 #include <ATen/ops/ones_like.h>
+#include <ATen/ops/tensor.h>
 
 #include <algorithm>
 #include <cmath>
@@ -182,6 +182,17 @@ void check_left_padding(const at::Tensor& mask) {
     throw DataError("prompts must be padded on the left: the last column of attention_mask has a 0");
 }
 
+/// [rows, 1]: what the decoder of each row begins with.
+at::Tensor first_tokens(const std::vector<std::int64_t>& ids, std::int64_t rows) {
+  const auto count = static_cast<std::int64_t>(ids.size());
+  if (count != 1 && count != rows) {
+    throw ConfigError("generation: decoder_start_token_id names " + std::to_string(count) + " tokens for a batch of " +
+                          std::to_string(rows) + " rows; name one token, or one for each row",
+                      "decoder_start_token_id");
+  }
+  return at::tensor(ids, at::TensorOptions().dtype(at::kLong)).unsqueeze(1).expand({rows, 1}).contiguous();
+}
+
 }  // namespace
 
 NonFiniteScores::NonFiniteScores(std::int64_t row, std::int64_t step)
@@ -201,8 +212,7 @@ GenerationOutput generate(Model& model, const at::Tensor& input_ids, const at::T
     throw ConfigError("generation: this model does not generate text", "model_type");
   const std::int64_t batch = input_ids.size(0);
   if (causal) check_left_padding(attention_mask);
-  auto prompts = causal ? tensor::on_host(input_ids)
-                        : at::full({batch, 1}, config.decoder_start_token_id, at::TensorOptions().dtype(at::kLong));
+  auto prompts = causal ? tensor::on_host(input_ids) : first_tokens(config.decoder_start_token_ids, batch);
   const std::int64_t each = config.do_sample ? config.num_return_sequences : config.num_beams;
   const auto readable = input_ids.clamp_min(0);
   const auto next = finite(causal ? continue_prompts(model, readable, attention_mask, each)

@@ -24,11 +24,13 @@ struct GenerationConfig {
   std::int64_t no_repeat_ngram_size = 0;
   enum class EarlyStopping { kFalse, kTrue, kNever } early_stopping = EarlyStopping::kFalse;
   std::vector<std::int64_t> eos_token_ids = {1};
-  std::int64_t pad_token_id = 0, decoder_start_token_id = 0;
+  std::int64_t pad_token_id = 0;
+  std::vector<std::int64_t> decoder_start_token_ids = {0};  // of every row; several: one for each row of the batch
 
   std::vector<std::vector<std::int64_t>> bad_words_ids;  // sequences that may not be completed
   std::vector<std::int64_t> suppress_tokens, begin_suppress_tokens;
-  std::optional<std::int64_t> forced_bos_token_id, forced_eos_token_id;
+  std::optional<std::int64_t> forced_bos_token_id;
+  std::vector<std::int64_t> forced_eos_token_ids;  // equally likely at the last place; empty: nothing is forced
   /// (start, factor): from `start` new tokens on, the end token's score grows by |score| * (factor^n - 1).
   std::optional<std::pair<std::int64_t, double>> exponential_decay_length_penalty;
   bool renormalize_logits = false;

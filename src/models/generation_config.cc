@@ -38,18 +38,23 @@ void refuse_unknown_methods(const families::ConfigReader& in, const nlohmann::js
   }
 }
 
-std::int64_t single_token(const families::ConfigReader& in, const nlohmann::json& json, const char* key) {
-  if (json[key].is_array() && json[key].size() != 1)
-    throw ConfigError(in.file() + ": '" + key + "' names one token here, found " + json_text(json[key]), key);
-  return in.token(key, 0);
+/// A token, or a list of them.
+std::vector<std::int64_t> tokens_at(const families::ConfigReader& in, const char* key) {
+  if (in.at(key).is_array()) return in.get<std::vector<std::int64_t>>(key, {});
+  return {in.token(key, 0)};
 }
 
-void read_end_tokens(const families::ConfigReader& in, const nlohmann::json& json, GenerationConfig& c) {
+/// The same where no token has no meaning.
+std::vector<std::int64_t> some_tokens_at(const families::ConfigReader& in, const char* key) {
+  auto tokens = tokens_at(in, key);
+  if (tokens.empty())
+    throw ConfigError(in.file() + ": '" + key + "' is an empty list; name a token, or null where there is none", key);
+  return tokens;
+}
+
+void read_end_tokens(const families::ConfigReader& in, GenerationConfig& c) {
   if (!in.contains("eos_token_id")) return;
-  c.eos_token_ids.clear();
-  if (json["eos_token_id"].is_null()) return;
-  c.eos_token_ids = json["eos_token_id"].is_array() ? in.get<std::vector<std::int64_t>>("eos_token_id", {})
-                                                    : std::vector<std::int64_t>{in.token("eos_token_id", 1)};
+  c.eos_token_ids = in.has("eos_token_id") ? tokens_at(in, "eos_token_id") : std::vector<std::int64_t>();
 }
 
 void read_filters(const families::ConfigReader& in, const nlohmann::json& json, GenerationConfig& c) {
@@ -65,7 +70,7 @@ void read_filters(const families::ConfigReader& in, const nlohmann::json& json, 
   c.suppress_tokens = in.get<std::vector<std::int64_t>>("suppress_tokens", c.suppress_tokens);
   c.begin_suppress_tokens = in.get<std::vector<std::int64_t>>("begin_suppress_tokens", c.begin_suppress_tokens);
   if (in.has("forced_bos_token_id")) c.forced_bos_token_id = in.token("forced_bos_token_id", 0);
-  if (in.has("forced_eos_token_id")) c.forced_eos_token_id = single_token(in, json, "forced_eos_token_id");
+  if (in.has("forced_eos_token_id")) c.forced_eos_token_ids = some_tokens_at(in, "forced_eos_token_id");
   c.renormalize_logits = in.get<bool>("renormalize_logits", c.renormalize_logits);
   if (!in.has("exponential_decay_length_penalty")) return;
   const auto& decay = json["exponential_decay_length_penalty"];
@@ -80,7 +85,7 @@ void read_filters(const families::ConfigReader& in, const nlohmann::json& json, 
 
 GenerationConfig read_generation_config(const std::string& folder, const ModelConfig& model) {
   GenerationConfig c;
-  c.decoder_start_token_id = model.decoder_start_token_id;
+  c.decoder_start_token_ids = {model.decoder_start_token_id};
   const auto model_file = folder + "/config.json", file = folder + "/generation_config.json";
   if (is_there(file)) {
     c.eos_token_ids.clear();
@@ -115,8 +120,8 @@ void read_generation_json(const nlohmann::json& json, const std::string& file, G
   c.no_repeat_ngram_size = in.get<std::int64_t>("no_repeat_ngram_size", c.no_repeat_ngram_size);
   if (in.has("early_stopping")) c.early_stopping = early_stopping_of(in, json);
   c.pad_token_id = in.token("pad_token_id", c.pad_token_id);
-  if (in.has("decoder_start_token_id")) c.decoder_start_token_id = single_token(in, json, "decoder_start_token_id");
-  read_end_tokens(in, json, c);
+  if (in.has("decoder_start_token_id")) c.decoder_start_token_ids = some_tokens_at(in, "decoder_start_token_id");
+  read_end_tokens(in, c);
 }
 
 }  // namespace tessera::models

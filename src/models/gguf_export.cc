@@ -175,7 +175,8 @@ GgufSubject gguf_subject(const families::FamilyConfig& config) {
   if (!c || gguf_family(*c).empty() || c->classifier)
     throw ConfigError(
         fmt::format("--gguf writes language models of the families {}, found {}", fmt::join(gguf_model_types(), ", "),
-                    c ? c->model_type + (c->classifier ? " with a classifier" : "") : "bert"),
+                    c ? c->model_type + (c->classifier ? " with a classifier" : "")
+                      : std::get<families::BertConfig>(config).names.base),
         "gguf");
   const auto family = gguf_family(*c);
   return {.family = family,

@@ -56,12 +56,14 @@ void remove_bad_words(Row row, const std::int64_t* ids, std::int64_t length, con
   }
 }
 
-void force(Row row, std::int64_t token, const char* key) {
-  if (!row.has(token))
-    throw ConfigError(
-        fmt::format("generation: {} is {}; the model has the tokens 0 to {}", key, token, row.classes - 1), key);
+void force(Row row, const Ids& tokens, const char* key) {
   std::fill(row.scores, row.scores + row.classes, kRemoved);
-  row.scores[token] = 0;
+  for (const auto token : tokens) {
+    if (!row.has(token))
+      throw ConfigError(
+          fmt::format("generation: {} is {}; the model has the tokens 0 to {}", key, token, row.classes - 1), key);
+    row.scores[token] = 0;
+  }
 }
 
 void decay_length(Row row, std::int64_t length, std::int64_t prompt_length, const GenerationConfig& config) {
@@ -89,9 +91,9 @@ void process_row(Row row, const std::int64_t* ids, const Progress& progress, con
   remove_bad_words(row, ids, length, config);
   if (length < (config.min_new_tokens ? prompt + *config.min_new_tokens : config.min_length))
     suppress(row, config.eos_token_ids);
-  if (config.forced_bos_token_id && length == 1) force(row, *config.forced_bos_token_id, "forced_bos_token_id");
-  if (config.forced_eos_token_id && length == progress.max_length - padding - 1)
-    force(row, *config.forced_eos_token_id, "forced_eos_token_id");
+  if (config.forced_bos_token_id && length == 1) force(row, {*config.forced_bos_token_id}, "forced_bos_token_id");
+  if (!config.forced_eos_token_ids.empty() && length == progress.max_length - padding - 1)
+    force(row, config.forced_eos_token_ids, "forced_eos_token_id");
   if (config.exponential_decay_length_penalty) decay_length(row, length, prompt, config);
   suppress(row, config.suppress_tokens);
   const std::int64_t begin = prompt > 1 || !config.forced_bos_token_id ? prompt : prompt + 1;

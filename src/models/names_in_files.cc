@@ -15,9 +15,11 @@ constexpr std::array kTables = {"model.embed_tokens.weight",
                                 "gpt_neox.embed_in.weight",
                                 "shared.weight",
                                 "bert.embeddings.word_embeddings.weight",
-                                "roberta.embeddings.word_embeddings.weight"};
-constexpr std::array kHeads = {"lm_head.weight", "embed_out.weight", "cls.predictions.decoder.weight",
-                               "lm_head.decoder.weight"};
+                                "roberta.embeddings.word_embeddings.weight",
+                                "electra.embeddings.word_embeddings.weight",
+                                "distilbert.embeddings.word_embeddings.weight"};
+constexpr std::array kHeads = {"lm_head.weight",         "embed_out.weight",         "cls.predictions.decoder.weight",
+                               "lm_head.decoder.weight", "generator_lm_head.weight", "vocab_projector.weight"};
 constexpr const char* kSharedByT5 = "shared.weight";
 constexpr std::array kCopiesOfT5 = {"encoder.embed_tokens.weight", "decoder.embed_tokens.weight"};
 /// Now, and under their other name: biases that stand in a head and in its matrix; what the first BERT files said.

@@ -1,6 +1,6 @@
 #pragma once
-// `tessera classify`: fine-tunes a classifier of texts (BERT, RoBERTa, decoders with a head of classification): one
-// class or several for a text, or a number. transformers' run_classification.py with its flags, fully sharded.
+// `tessera classify`: fine-tunes a classifier of texts (encoders such as BERT, decoders with a head of classification):
+// one class or several for a text, or a number. transformers' run_classification.py with its flags, fully sharded.
 #include <cstdint>
 #include <iosfwd>
 #include <optional>

@@ -9,10 +9,10 @@ namespace {
 void add_model(config::OptionTable& table, ClassifyOptions& o) {
   const char* group = "Model";
   table
-      .add(
-          &o.model_name_or_path, {"--model_name_or_path", "--model"},
-          "folder, or name on the Hub, of a classifier, or of a model that gets a new head: BERT, RoBERTa or a decoder",
-          group)
+      .add(&o.model_name_or_path, {"--model_name_or_path", "--model"},
+           "folder, or name on the Hub, of a classifier, or of a model that gets a new head: an encoder such as BERT, "
+           "or a decoder",
+           group)
       .required();
   table.add(&o.tokenizer_name_or_path, {"--tokenizer_name_or_path", "--tokenizer_name"},
             "folder or file of the tokenizer, if not the model's folder", group);

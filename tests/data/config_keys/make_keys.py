@@ -2,7 +2,7 @@
 """Writes keys.json: every key of transformers' configuration classes of the families here, with another value than the
 small model of `base` has, and whether that changes the reference.
 
-    python3 make_keys.py    # transformers 4.57.3, torch; a minute
+    python3 make_keys.py [FAMILIES]    # transformers 4.57.3, torch; a minute. Rows of families that are not named stay
 
 "effect" is true where the model cannot be built or computed with the value, or where parameters (names, shapes, first
 values) or the outputs of a forward with dropout differ from those of `base`, both seeded alike. It is null for keys of
@@ -12,6 +12,7 @@ does without the key; "same_as" are other changes that give the same numbers, if
 
 import json
 import pathlib
+import sys
 import warnings
 
 import torch
@@ -29,6 +30,9 @@ GPT = dict(vocab_size=24, n_positions=32, n_embd=16, n_layer=2, n_head=4, bos_to
 BASES = {
     "bert": BERT,
     "bloom": dict(vocab_size=24, hidden_size=16, n_layer=2, n_head=4),
+    "camembert": BERT,
+    "distilbert": dict(vocab_size=24, dim=16, hidden_dim=24, n_layers=2, n_heads=4, max_position_embeddings=32),
+    "electra": BERT | dict(embedding_size=12),
     "falcon": dict(vocab_size=24, hidden_size=16, num_hidden_layers=2, num_attention_heads=4, ffn_hidden_size=24, bos_token_id=1, eos_token_id=2),
     "gemma": LLAMA | dict(head_dim=4, pad_token_id=0),
     "gemma2": LLAMA | dict(head_dim=4, pad_token_id=0, sliding_window=3),
@@ -123,7 +127,7 @@ def build(family, changes):
     torch.manual_seed(0)
     config = CONFIG_MAPPING[family].from_dict(BASES[family] | {"attn_implementation": "eager"} | changes)
     config.return_dict = True
-    kind = AutoModelForMaskedLM if "bert" in family else AutoModelForSeq2SeqLM if "t5" in family else AutoModelForCausalLM
+    kind = AutoModelForMaskedLM if "bert" in family or family == "electra" else AutoModelForSeq2SeqLM if "t5" in family else AutoModelForCausalLM
     model = kind.from_config(config, attn_implementation="eager").float()
     torch.manual_seed(1)  # as unlike first values as trained ones
     with torch.no_grad():
@@ -193,8 +197,9 @@ def keys_of(family):
     return keys
 
 
-result = {}
-for family in BASES:
+path = pathlib.Path(__file__).with_name("keys.json")
+result = {family: entry for family, entry in json.loads(path.read_text()).items() if family in BASES} if sys.argv[1:] else {}
+for family in sys.argv[1:] or BASES:
     base = outputs(family, {})
     assert not has_effect(family, {}, base), family  # the script is deterministic
     rows = []
@@ -213,5 +218,5 @@ for family in BASES:
     print(family, len(rows), sum(row["effect"] is True for row in rows))
 text = "{\n" + ",\n".join(
     f' {json.dumps(family)}: {{"base": {json.dumps(entry["base"])}, "rows": [\n' + ",\n".join("  " + json.dumps(row) for row in entry["rows"]) + "\n ]}"
-    for family, entry in result.items()) + "\n}\n"
-pathlib.Path(__file__).with_name("keys.json").write_text(text)
+    for family, entry in sorted(result.items())) + "\n}\n"
+path.write_text(text)

@@ -125,6 +125,15 @@ TEST(Rotary, ParametersOfTransformers5AreThoseOfVersion4) {
   EXPECT_THROW(decoder("llama", {{"rope_parameters", {{"partial_rotary_factor", 0.5}}}}), ConfigError);
 }
 
+/// Which version 5 does not write, and of which version 4 reads the settings of the scaling alone.
+TEST(Rotary, OfRopeScalingTheScalingCounts) {
+  const json plain = {{"rope_type", "linear"}, {"factor", 2.0}};
+  auto more = plain;
+  more.update({{"rope_theta", 5e5}, {"partial_rotary_factor", 0.5}});
+  EXPECT_EQ(decoder("llama", {{"rope_scaling", more}}), decoder("llama", {{"rope_scaling", plain}}));
+  EXPECT_EQ(decoder("llama", {{"rope_theta", 77.0}, {"rope_scaling", more}}).rotary.theta, 77.0);
+}
+
 /// Gemma 3's layers with a window have positions of their own, in both forms of the keys.
 TEST(Rotary, EachTypeOfLayerMayHaveItsOwn) {
   const auto older = decoder("gemma3_text", {{"rope_theta", 77.0},

@@ -97,9 +97,30 @@ TEST(Families, T5KnowsEveryActivation) {
   EXPECT_THROW(activation("gated-glue"), ConfigError);
 }
 
+TEST(Families, ASmallConfigOfDistilBertHasTwoNamesForItsSizes) {
+  const auto parse = [](nlohmann::json keys) {
+    keys["model_type"] = "distilbert";
+    return std::get<BertConfig>(parse_config(keys, "config.json"));
+  };
+  EXPECT_EQ(parse({{"dim", 24}, {"n_heads", 4}, {"n_layers", 2}}),
+            parse({{"hidden_size", 24}, {"num_attention_heads", 4}, {"num_hidden_layers", 2}}));
+  EXPECT_THROW(parse({{"sinusoidal_pos_embds", true}}), ConfigError);
+}
+
+TEST(Families, VocabulariesOfTheRobertasDiffer) {
+  const auto vocabulary = [](const char* type) {
+    return std::get<BertConfig>(parse_config({{"model_type", type}}, "config.json")).vocab_size;
+  };
+  EXPECT_EQ(vocabulary("roberta"), 50265);
+  EXPECT_EQ(vocabulary("xlm-roberta"), 30522);  // transformers' defaults
+  EXPECT_EQ(vocabulary("camembert"), 30522);
+}
+
 TEST(Families, ABertWithoutAHeadIsKnown) {
-  for (const auto& [type, architecture] : {std::pair("bert", "BertModel"), std::pair("roberta", "RobertaModel"),
-                                           std::pair("xlm-roberta", "XLMRobertaModel")}) {
+  for (const auto& [type, architecture] :
+       {std::pair("bert", "BertModel"), std::pair("roberta", "RobertaModel"),
+        std::pair("xlm-roberta", "XLMRobertaModel"), std::pair("camembert", "CamembertModel"),
+        std::pair("electra", "ElectraForPreTraining"), std::pair("distilbert", "DistilBertModel")}) {
     std::string note;
     const nlohmann::json config = {
         {"model_type", type}, {"architectures", {architecture}}, {"_model_name_or_path", "base"}};

@@ -58,7 +58,15 @@ TEST(BlueprintOfAModel, KeysThatAddOrTakeAwayModulesAreHonoured) {
       {{"model_type", "bert"}, {"tie_word_embeddings", false}, {"position_embedding_type", "relative_key"}},
       {{"model_type", "bert"}, {"architectures", {"BertForSequenceClassification"}}, {"num_labels", 5}},
       {{"model_type", "roberta"}, {"architectures", {"RobertaForSequenceClassification"}}},
-      {{"model_type", "xlm-roberta"}, {"tie_word_embeddings", false}}};
+      {{"model_type", "xlm-roberta"}, {"tie_word_embeddings", false}},
+      {{"model_type", "camembert"}, {"architectures", {"CamembertForSequenceClassification"}}},
+      {{"model_type", "electra"}, {"embedding_size", 256}, {"position_embedding_type", "relative_key"}},
+      {{"model_type", "electra"}, {"tie_word_embeddings", false}},
+      {{"model_type", "electra"}, {"architectures", {"ElectraForSequenceClassification"}}},
+      {{"model_type", "distilbert"}, {"tie_word_embeddings", false}},
+      {{"model_type", "distilbert"}, {"architectures", {"DistilBertForSequenceClassification"}}},
+      {{"model_type", "phi"}, {"qk_layernorm", true}},
+      {{"model_type", "stablelm"}, {"qk_layernorm", true}, {"num_key_value_heads", 8}}};
   for (const auto& config : keys) expect_equal(config);
 }
 

@@ -26,9 +26,11 @@ void PrintTo(const Case& c, std::ostream* out) {
 
 std::vector<Case> cases() {
   std::vector<Case> out;
-  for (const char* model :
-       {"llama_gqa_rope3", "gemma2", "gemma3", "mixtral", "gpt2", "opt_postnorm_proj", "falcon_new", "granite", "olmo2",
-        "starcoder2", "qwen3_moe", "qwen2_moe", "phi", "stablelm", "olmo", "olmoe", "glm4", "gpt_neo", "gpt_bigcode"}) {
+  for (const char* model : {"llama_gqa_rope3",   "gemma2",     "gemma3",  "mixtral",     "gpt2",
+                            "opt_postnorm_proj", "falcon_new", "granite", "olmo2",       "starcoder2",
+                            "qwen3_moe",         "qwen2_moe",  "phi",     "phi_qk_norm", "stablelm",
+                            "stablelm_qk_norm",  "olmo",       "olmoe",   "glm4",        "gpt_neo",
+                            "gpt_bigcode"}) {
     for (const auto& entry : fs::directory_iterator(kFolder + model)) {
       const auto name = entry.path().filename().string();
       if (name.starts_with("io") && name.ends_with(".safetensors")) out.push_back({model, name});

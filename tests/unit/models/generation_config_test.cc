@@ -47,10 +47,12 @@ TEST_F(GenerationFiles, NullSwitchesTheFilterOff) {
   EXPECT_EQ(read(nlohmann::json::object(), {{"top_k", nullptr}}).top_k, 0);
 }
 
-TEST_F(GenerationFiles, ListsWhereOneTokenCountsAreRefused) {
-  EXPECT_EQ(read({{"forced_eos_token_id", {3}}}).forced_eos_token_id, 3);
+TEST_F(GenerationFiles, TokensMayBeLists) {
+  EXPECT_EQ(read({{"forced_eos_token_id", 3}}).forced_eos_token_ids, Ids{3});
+  EXPECT_EQ(read({{"forced_eos_token_id", {3, 4}}}).forced_eos_token_ids, (Ids{3, 4}));
+  EXPECT_EQ(read({{"decoder_start_token_id", {3, 4}}}).decoder_start_token_ids, (Ids{3, 4}));
   for (const char* key : {"forced_eos_token_id", "decoder_start_token_id"})
-    EXPECT_THROW(read({{key, {3, 4}}}), ConfigError) << key;
+    EXPECT_THROW(read({{key, nlohmann::json::array()}}), ConfigError) << key;
 }
 
 }  // namespace

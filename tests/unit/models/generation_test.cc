@@ -63,7 +63,7 @@ TEST_P(Generation, EqualsTransformers) {
 
 std::vector<Run> runs() {
   std::vector<Run> out;
-  for (int i = 0; i < 5; ++i) out.push_back({"generate_t5", i});
+  for (int i = 0; i < 7; ++i) out.push_back({"generate_t5", i});
   for (int i = 0; i < 4; ++i) out.push_back({"generate_llama", i});
   return out;
 }
@@ -126,7 +126,7 @@ TEST_F(CausalGeneration, PaddingIsNoPartOfAPrompt) {
   all[1].no_repeat_ngram_size = 1;
   all[2].eos_token_ids = {first};
   all[2].min_length = 3;  // of two tokens, with padding of three
-  all[3].forced_eos_token_id = 9;
+  all[3].forced_eos_token_ids = {9};
   for (const auto& settings : all) {
     const auto one = generate(*model_, alone, {}, settings).sequences[0];
     const auto beside = generate(*model_, batch, mask_, settings).sequences[1].narrow(0, 1, one.numel());
@@ -164,8 +164,18 @@ TEST_F(CausalGeneration, TokensThatTheModelDoesNotHaveArePassedOver) {
   settings.min_length = 1;
   settings.exponential_decay_length_penalty = {0, 1.0};
   EXPECT_TRUE(torch::equal(plain, generate(*model_, prompt_, mask_, settings).sequences));
-  settings.forced_eos_token_id = far;
+  settings.forced_eos_token_ids = {3, far};
   EXPECT_THROW(generate(*model_, prompt_, mask_, settings), ConfigError);
+}
+
+TEST(GenerationOfT5, ADecoderBeginsWithOneTokenOrOneForEachRow) {
+  ModelConfig config;
+  auto model = build_model(kGenerationFolder, &config);
+  load_weights(*model, *io::open_weights(kGenerationFolder));
+  auto settings = read_generation_config(kGenerationFolder, config);
+  settings.decoder_start_token_ids = {3, 4};
+  EXPECT_NO_THROW(generate(*model, torch::tensor({{5, 9}, {7, 8}}, torch::kLong), {}, settings));
+  EXPECT_THROW(generate(*model, torch::tensor({{5}, {7}, {9}}, torch::kLong), {}, settings), ConfigError);
 }
 
 /// Rows of a Phi-3 that grow from short to long rotary factors: transformers reads them again there (its cached code

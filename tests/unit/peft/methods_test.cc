@@ -179,7 +179,6 @@ std::vector<std::vector<std::int64_t>> generated(const std::string& run, const s
   config.num_beams = beams;
   config.pad_token_id = 0;
   config.eos_token_ids = {adapted.family.kind == models::ModelKind::kCausal ? 2 : 1};
-  config.decoder_start_token_id = 0;
   const auto out = models::generate(*adapted.model, ids, mask, config).sequences.contiguous();
   std::vector<std::vector<std::int64_t>> rows;
   for (std::int64_t r = 0; r < out.size(0); ++r) {
