@@ -28,7 +28,10 @@ void compare_all(const std::string& form, const io::TensorSource& found, const s
       table.fail(form + " " + info.name, "is missing");
       continue;
     }
-    table.add(form + " " + info.name, io::read_tensor(found, name), io::read_tensor(*expected, info.name), 0.0);
+    if (found.find(name)->dtype != info.dtype)
+      table.fail(form + " " + info.name, "has another dtype");
+    else
+      table.add(form + " " + info.name, io::read_tensor(found, name), io::read_tensor(*expected, info.name), 0.0);
   }
 }
 
@@ -37,11 +40,11 @@ void compare_all(const std::string& form, const io::TensorSource& found, const s
 bool verify_checkpoint(const VerifyOptions& options, std::shared_ptr<comm::Communicator>, std::ostream& out) {
   const std::string folder = options.folder + "/";
   Comparison table;
-  int forms = 0;
+  int forms[2] = {};  // of the model and of its optimizer
   const auto compare = [&](const std::string& name, bool optimizer) {
     const std::string expected = folder + (optimizer ? "expect_optimizer.safetensors" : "expect_model.safetensors");
     if (!fs::exists(expected) || !fs::exists(folder + name)) return;
-    ++forms;
+    ++forms[optimizer];
     const auto found = fs::is_directory(folder + name)
                            ? io::open_dcp(folder + name)
                            : io::make_stored_source(io::list_nested_torch_file(folder + name));
@@ -53,9 +56,12 @@ bool verify_checkpoint(const VerifyOptions& options, std::shared_ptr<comm::Commu
   compare("optimizer.bin", true);
   // FSDP1 on CPUs gathers exp_avg wrongly into optimizer.bin, and the expected values are those of that file.
   if (!fs::exists(folder + "optimizer.bin")) compare("optimizer_0", true);
-  if (forms == 0)
-    throw DataError("'" + options.folder + "' has expected values, but no checkpoint of Accelerate beside them",
-                    options.folder);
+  for (const bool optimizer : {false, true})
+    if (forms[optimizer] == 0 &&
+        fs::exists(folder + (optimizer ? "expect_optimizer.safetensors" : "expect_model.safetensors")))
+      throw DataError("'" + options.folder + "' has expected values of " + (optimizer ? "an optimizer" : "a model") +
+                          ", but no checkpoint of Accelerate beside them",
+                      options.folder);
   table.print(out);
   return table.passed();
 }

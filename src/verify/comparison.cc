@@ -1,11 +1,13 @@
 #include "verify/comparison.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/equal.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <ostream>
@@ -44,6 +46,15 @@ void Comparison::add(const std::string& name, double actual, double expected, do
   rows_.push_back({name, std::abs(actual - expected) / std::max(std::abs(expected), 1e-30), tolerance, {}});
 }
 
+void Comparison::add_scores(const std::string& name, const at::Tensor& actual, const at::Tensor& expected,
+                            double tolerance) {
+  constexpr double kExcluded = -std::numeric_limits<double>::infinity();
+  const at::Tensor kept = expected.ne(kExcluded);
+  if (actual.sizes() != expected.sizes() || !at::equal(kept, actual.ne(kExcluded)))
+    return fail(name, "excludes other tokens, or has another shape");
+  add(name, actual.masked_select(kept), expected.masked_select(kept), tolerance);
+}
+
 void Comparison::add_weights(const std::string& name, const at::Tensor& actual, const at::Tensor& expected,
                              double tolerance, double limit, const at::Tensor& noise) {
   if (!actual.defined()) return fail(name, "was not computed");
@@ -66,9 +77,18 @@ void Comparison::fail(const std::string& name, const std::string& why) {
   rows_.push_back({name, 0, 0, why});
 }
 
+void Comparison::fail_unless_zero(const std::string& name, const at::Tensor& actual) {
+  if (largest(actual) != 0) fail(name, "is not in the reference");
+}
+
+void Comparison::require_count(const std::string& name, std::size_t found, std::int64_t expected) {
+  if (static_cast<std::int64_t>(found) != expected)
+    fail(name, fmt::format("are {} in the reference, whose settings make {}", found, expected));
+}
+
 void Comparison::merge(comm::Communicator& group) {
   nlohmann::json mine = nlohmann::json::array();
-  for (const Row& r : rows_) mine.push_back({r.name, std::isnan(r.difference) ? 1e300 : r.difference, r.note});
+  for (const Row& r : rows_) mine.push_back({r.name, std::isfinite(r.difference) ? r.difference : 1e300, r.note});
   for (const auto& bytes : group.all_gather_objects(json_text(mine))) {
     const auto theirs = nlohmann::json::parse(bytes);
     TESSERA_CHECK(theirs.size() == rows_.size(), "every rank compares the same tensors");

@@ -137,6 +137,8 @@ void play(Comparison& table, const FsdpCase& c, const json& settings, const fs::
       io::open_safetensors((folder / fmt::format("batches_{}_{}ranks.safetensors", c.model, c.ranks)).string());
   const std::int64_t micro_steps = c.accumulates ? settings.at("accum").get<std::int64_t>() : 1;
   a.model->train();
+  for (const char* key : {"mean_loss", "grad_norm"})
+    table.require_count(c.name + " " + key, c.expected.at(key).size(), settings.at("steps").get<std::int64_t>());
   for (std::size_t step = 0; step < settings.at("steps").get<std::size_t>(); ++step) {
     const double sum = play_step(a, c, *batches, static_cast<std::int64_t>(step), micro_steps, settings.at("per_rank"));
     const double loss = train::sum_over_ranks(*group, sum) / static_cast<double>(c.ranks * micro_steps);

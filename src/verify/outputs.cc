@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <ostream>
+#include <set>
 
 #include "base/file.h"
 #include "hub/model_folder.h"
@@ -32,6 +33,18 @@ namespace {
 
 namespace fs = std::filesystem;
 
+/// expect.json may list the files under "files".
+void require_listed(const fs::path& place, const std::vector<std::string>& files) {
+  const auto expect = place / "expect.json";
+  if (!fs::exists(expect)) return;
+  const auto text = nlohmann::json::parse(read_file(expect.string()));
+  if (!text.contains("files")) return;
+  for (const auto& [name, about] : text["files"].items())
+    if (name.starts_with("io") && std::find(files.begin(), files.end(), (place / name).string()) == files.end())
+      throw DataError(fmt::format("'{}' is missing, which '{}' lists", (place / name).string(), expect.string()),
+                      expect.string());
+}
+
 /// io*.safetensors beside the weights, or one folder up (the same weights in another format lie in a subfolder).
 std::vector<std::string> reference_files(const std::string& folder) {
   std::vector<std::string> files;
@@ -48,6 +61,7 @@ std::vector<std::string> reference_files(const std::string& folder) {
   if (files.empty()) {
     throw DataError("no reference tensors (io*.safetensors) in '" + folder + "' or the folder above it", folder);
   }
+  require_listed(fs::path(files[0]).parent_path(), files);
   return files;
 }
 
@@ -77,11 +91,25 @@ void compare_visible(Comparison& table, const std::string& name, const at::Tenso
   table.add(name, actual.to(expected.scalar_type()) * visible, expected * visible, tolerance);
 }
 
+/// What a file may hold beside references.
+bool is_input(const std::string& name) {
+  static const std::set<std::string> kInputs = {"input_ids",      "attention_mask", "decoder_input_ids", "position_ids",
+                                                "token_type_ids", "labels",         "seq_lengths"};
+  return kInputs.contains(name);
+}
+
 void compare_states(Comparison& table, const io::TensorSource& io, const RowShare& rows, const models::ModelOutput& out,
                     const at::Tensor& mask, double tolerance) {
+  const bool has_states = std::any_of(io.tensors().begin(), io.tensors().end(), [](const auto& t) {
+    return t.name.find("hidden") != std::string::npos;  // all of them then
+  });
+  std::set<std::string> compared = {"logits", "loss"};
   const auto compare = [&](const std::string& name, const at::Tensor& actual, const at::Tensor& visible) {
+    compared.insert(name);
     if (io.find(name))
       compare_visible(table, "hidden " + name, actual, optional_rows(io, name, rows), visible, tolerance);
+    else if (has_states && actual.defined())
+      table.fail("hidden " + name, "is not in the reference");
   };
   compare("encoder_last_hidden_state", out.encoder_output, mask);
   for (std::size_t i = 0; i < out.encoder_hidden.size(); ++i)
@@ -89,6 +117,9 @@ void compare_states(Comparison& table, const io::TensorSource& io, const RowShar
   for (std::size_t i = 0; i < out.hidden.size(); ++i) compare("hidden." + std::to_string(i), out.hidden[i], mask);
   for (std::size_t i = 0; i < out.decoder_hidden.size(); ++i)
     compare("dec_hidden." + std::to_string(i), out.decoder_hidden[i], {});
+  for (const auto& t : io.tensors())
+    if (!is_input(t.name) && !compared.contains(t.name) && !t.name.starts_with("grad."))
+      table.fail("hidden " + t.name, "is no output of this model");
 }
 
 /// Logits stand beside the tokens of the mask.
@@ -118,17 +149,20 @@ Gradients collect_gradients(nn::HookedModule& model, fsdp::FullyShardedDataParal
   return grads;
 }
 
+/// has_all: the file has every gradient, not some of them.
 void compare_gradients(Comparison& table, const io::TensorSource& io, const Gradients& grads,
-                       const models::NamesInFiles& names, double tolerance) {
+                       const models::NamesInFiles& names, bool has_all, double tolerance) {
   const std::string prefix = "grad.";
   double scale = 0;  // of all gradients: what is rounding noise is judged by it
   for (const auto& t : io.tensors()) {
     if (t.name.starts_with(prefix)) scale = std::max(scale, io::read_tensor(io, t.name).abs().max().item<double>());
   }
+  std::set<std::string> compared;
   for (const auto& t : io.tensors()) {
     if (!t.name.starts_with(prefix)) continue;
     const std::string name = t.name.substr(prefix.size());
     const auto it = grads.find(names.parameter_of(name));
+    if (it != grads.end()) compared.insert(it->first);
     const at::Tensor expected = io::read_tensor(io, t.name);
     const double largest = expected.abs().max().item<double>();
     if (it == grads.end() && largest == 0) {
@@ -141,6 +175,8 @@ void compare_gradients(Comparison& table, const io::TensorSource& io, const Grad
       table.add("gradient " + name, it->second, expected, tolerance + 1e-7 * scale / largest);
     }
   }
+  for (const auto& [name, gradient] : grads)
+    if (has_all && !compared.contains(name)) table.fail_unless_zero("gradient " + name, gradient);
 }
 
 /// References are there, whatever device computed.
@@ -229,7 +265,8 @@ bool verify_outputs(const VerifyOptions& options, std::shared_ptr<comm::Communic
 
   bool passed = true;
   for (const std::string& file : reference_files(options.folder)) {
-    const auto io = with_batch(options.folder, io::open_safetensors(file));
+    const auto own = io::open_safetensors(file);
+    const auto io = with_batch(options.folder, own);
     const auto all_rows = io::read_tensor(*io, "input_ids").size(0);
     const RowShare rows = row_share(all_rows, *group);
     models::ModelInput in;
@@ -244,9 +281,9 @@ bool verify_outputs(const VerifyOptions& options, std::shared_ptr<comm::Communic
     if (in.labels.defined())
       in.loss_normalizer = rows.copies * counted_labels(io::read_tensor(*io, "labels"), loaded.config.kind);
     if (io->find("seq_lengths")) in.router_loss = false;  // packed rows' loss is that of their tokens
-    const bool backward = unit == 0 && !loaded.several &&
-                          std::any_of(io->tensors().begin(), io->tensors().end(),
-                                      [](const auto& t) { return t.name.starts_with("grad."); });
+    const bool has_gradients = std::any_of(io->tensors().begin(), io->tensors().end(),
+                                           [](const auto& t) { return t.name.starts_with("grad."); });
+    const bool backward = unit == 0 && !loaded.several && has_gradients && in.labels.defined();
     Comparison table;
     models::ModelOutput result;
     if (loaded.several) {
@@ -261,11 +298,17 @@ bool verify_outputs(const VerifyOptions& options, std::shared_ptr<comm::Communic
     if (io->find("logits")) {
       compare_visible(table, "logits", result.logits.detach(), optional_rows(*io, "logits", rows),
                       has_hidden_places(loaded.config.kind) ? in.attention_mask : at::Tensor(), logits_tolerance);
+    } else {
+      table.fail("logits", "are not in the reference");
     }
-    compare_states(table, *io, rows, result, in.attention_mask, logits_tolerance);
+    if (!loaded.several) compare_states(table, *io, rows, result, in.attention_mask, logits_tolerance);
     if (io->find("loss") && result.loss.defined()) {
       const double loss = train::sum_over_ranks(*group, result.loss.item<double>());
       table.add("loss", loss, io::read_tensor(*io, "loss").item<double>(), logits_tolerance);
+    } else if (!loaded.several && own->find("labels")) {
+      table.fail("loss", "is not in the reference");
+    } else if (!loaded.several && (io->find("loss") || has_gradients)) {
+      table.fail("loss", "was not computed: the file has no labels");
     }
     const bool first_file = fs::path(file).filename() == "io.safetensors" && !loaded.several;
     if (first_file) compare_label_losses(options.folder, result.logits.detach(), rows, *group, logits_tolerance, table);
@@ -273,7 +316,7 @@ bool verify_outputs(const VerifyOptions& options, std::shared_ptr<comm::Communic
       result.loss.backward();
       result = {};
       compare_gradients(table, *io, collect_gradients(*loaded.model, loaded.sharded.get()),
-                        models::NamesInFiles(*loaded.model), options.grad_tolerance);
+                        models::NamesInFiles(*loaded.model), first_file, options.grad_tolerance);
     }
     if (first_file) compare_router_loss(options.folder, *loaded.model, in, *group, logits_tolerance, table);
     table.merge(*group);

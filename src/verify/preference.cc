@@ -188,7 +188,7 @@ void compare_gradients_of(Comparison& table, const std::string& name, const io::
   }
   a.sharded->visit_full_grads([&](const std::string& parameter, const at::Tensor& g) {
     const auto it = names.find(parameter);
-    if (it == names.end()) return;
+    if (it == names.end()) return table.fail_unless_zero("gradient " + name + "." + parameter, g);
     const auto reference = io::read_tensor(expected, it->second);
     const double largest = std::max(reference.abs().max().item<double>(), 1e-30);
     add_scaled(table, "gradient " + name + "." + parameter, g, reference, 1e-30, kGradientTolerance + 1e-6 / largest);

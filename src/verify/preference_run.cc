@@ -99,7 +99,7 @@ void compare_log(Comparison& table, const PreferenceRun& run, std::int64_t step,
   constexpr double kFirst = 2e-5, kLast = 1e-4;  // the paths of two float32 runs part slowly
   const double tolerance = step == 0 ? kFirst : kLast;
   for (const auto& row : run.expect.at("log_history")) {
-    if (row.at("step") != step + 1) continue;
+    if (row.at("step") != step + 1 || !row.contains("grad_norm")) continue;
     table.add(fmt::format("grad_norm step {}", step), norm, row.at("grad_norm").get<double>(), 1e-4);
     table.add(fmt::format("lr step {}", step), lr, row.at("learning_rate").get<double>(), 1e-12);
     for (const auto& [name, value] : metrics)
@@ -116,15 +116,19 @@ void compare_end(Comparison& table, const PreferenceRun& run, const tasks::Assem
   const auto reference = io::open_safetensors(file.string());
   const auto tensors = final_tensors(a);
   const models::NamesInFiles names(*a.model);
+  std::set<std::string> compared;
   for (const auto& info : reference->tensors()) {
     const auto known = names.parameter_of(info.name);
     const auto it = tensors.find(known.empty() ? info.name : known);
     if (it == tensors.end()) {
       table.fail("weights " + info.name, "is not among the trained parameters");
     } else {
+      compared.insert(it->first);
       table.add_weights("weights " + info.name, it->second, io::read_tensor(*reference, info.name), 2e-5, limit);
     }
   }
+  for (const auto& [name, tensor] : tensors)
+    if (!compared.contains(name)) table.fail("weights " + name, "is not in the reference");
 }
 
 }  // namespace
@@ -166,6 +170,11 @@ bool verify_preference_run(const VerifyOptions& options, std::shared_ptr<comm::C
     optimizer->step();
     optimizer->zero_grad();
   }
+  const auto& log = run.expect.at("log_history");
+  const auto of_step = [](const json& row) { return row.contains("grad_norm"); };
+  table.require_count("grad_norm", static_cast<std::size_t>(std::count_if(log.begin(), log.end(), of_step)),
+                      run.max_steps);
+  table.require_count("loss", losses.size(), static_cast<std::int64_t>(micro));
   compare_end(table, run, a);
   table.merge(*group);
   out << fmt::format("{} (preference training, {} steps, {} rank{})\n", fs::path(options.folder).filename().string(),

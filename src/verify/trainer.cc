@@ -2,6 +2,8 @@
 #include <ATen/ops/full.h>
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -136,12 +138,15 @@ void compare_final(Comparison& table, const TrainerRun& run, const std::string& 
   const auto noise = noise_among(sizes);
   std::set<std::string> seen;
   a.sharded->visit_full([&](const std::string& name, const at::Tensor& t) {
+    bool found = false;
     for (const auto& info : reference->tensors()) {
       if (!info.name.starts_with("final.") || names.parameter_of(info.name.substr(6)) != name) continue;
+      found = true;
       seen.insert(info.name);
       table.add_weights("weights " + info.name.substr(6), t, io::read_tensor(*reference, info.name), 2e-5, limit,
                         noise_of(noise, name));
     }
+    if (!found) table.fail("weights " + name, "is not in the reference");
   });
   for (const auto& info : reference->tensors())
     if (!seen.contains(info.name)) table.fail("weights " + info.name, "is not among the model's weights");
@@ -162,6 +167,9 @@ bool verify_trainer(const VerifyOptions& options, std::shared_ptr<comm::Communic
       optim::make_schedule(run.schedule, {.lr = run.lr, .warmup_steps = run.warmup, .total_steps = run.max_steps});
   a.model->train();
   Comparison table;
+  const auto has_loss = [](const json& row) { return row.contains("loss"); };
+  table.require_count("loss", static_cast<std::size_t>(std::count_if(run.log.begin(), run.log.end(), has_loss)),
+                      run.max_steps);
   for (std::int64_t step = 0; step < run.max_steps; ++step) {
     const double loss = step_loss(run, step, a, *group);
     const double norm = a.sharded->clip_grad_norm(run.clip);
@@ -169,7 +177,7 @@ bool verify_trainer(const VerifyOptions& options, std::shared_ptr<comm::Communic
     for (const auto& row : run.log) {
       if (row.at("step") != step + 1 || !row.contains("loss")) continue;
       const double logged = row.at("loss");  // rounded to four places
-      table.add(fmt::format("loss step {}", step), loss, logged, 5e-5 / logged + 1e-5);
+      table.add(fmt::format("loss step {}", step), 1 + (loss - logged), 1, 5e-5 + 1e-5 * std::abs(logged));
       table.add(fmt::format("grad_norm step {}", step), norm, row.at("grad_norm").get<double>(), 1e-4);
       table.add(fmt::format("lr step {}", step), optimizer->lr(), row.at("learning_rate").get<double>(), 1e-12);
     }

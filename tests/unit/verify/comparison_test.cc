@@ -67,5 +67,23 @@ TEST(Comparison, MergeKeepsTheWorstOfAllRanks) {
   });
 }
 
+TEST(Comparison, MergeTakesInfiniteDifferences) {
+  Comparison table;
+  table.add("loss", INFINITY, 1.0, 1e-3);
+  table.merge(*comm::make_solo());
+  EXPECT_FALSE(table.passed());
+}
+
+TEST(Comparison, ScoresExcludeTheSameTokensAndAreNumbers) {
+  const at::Tensor expected = at::tensor({1.0, -INFINITY, 2.0});
+  Comparison same, other, nan, infinite;
+  same.add_scores("scores", at::tensor({1.0, -INFINITY, 2.0}), expected, 1e-6);
+  EXPECT_TRUE(same.passed());
+  other.add_scores("scores", at::tensor({1.0, 0.0, -INFINITY}), expected, 1e-6);
+  nan.add_scores("scores", at::tensor({1.0, std::nan(""), 2.0}), expected, 1e-6);
+  infinite.add_scores("scores", at::tensor({1.0, INFINITY, 2.0}), expected, 1e-6);
+  for (const auto* table : {&other, &nan, &infinite}) EXPECT_FALSE(table->passed());
+}
+
 }  // namespace
 }  // namespace tessera::verify
