@@ -93,13 +93,6 @@ void run(const kernels::Bf16Gemm& product, const at::Tensor& out, double alpha, 
   });
 }
 
-// With AMX, oneDNN 3.12 reads up to 31 elements behind the end of a row whose length is no multiple of 32,
-// and multiplies them by zeros. Behind a part of a row there may be anything, infinities too.
-at::Tensor whole_rows(const at::Tensor& a) {
-  const bool exact = !a.is_cpu() || a.scalar_type() == at::kFloat || a.size(-1) % 32 == 0;
-  return exact || a.stride(-1) != 1 || a.stride(-2) == a.size(-1) ? a : a.contiguous();
-}
-
 at::Tensor run(const kernels::Bf16Gemm& product, const at::TensorOptions& options) {
   auto out = at::empty({product.rows, product.columns}, options);
   run(product, out, 1.0, false);
@@ -147,6 +140,13 @@ class Unpacked final : public TiledFactor {
 };
 
 }  // namespace
+
+// With AMX, oneDNN 3.12 reads up to 31 elements behind the end of a row whose length is no multiple of 32,
+// and multiplies them by zeros. Behind a part of a row there may be anything, infinities too.
+at::Tensor whole_rows(const at::Tensor& a) {
+  const bool exact = !a.is_cpu() || a.scalar_type() == at::kFloat || a.dim() < 2 || a.size(-1) % 32 == 0;
+  return exact || a.stride(-1) != 1 || a.stride(-2) == a.size(-1) ? a : a.contiguous();
+}
 
 bool has_wide_gemm(const at::Tensor& a) {
   return a.is_cuda() && (a.scalar_type() == at::kBFloat16 || a.scalar_type() == at::kHalf);

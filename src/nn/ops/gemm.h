@@ -14,6 +14,8 @@ at::Tensor gemm(const at::Tensor& a, const at::Tensor& b);
 /// out = alpha * a b, out += alpha * a b. out: contiguous, of the same dtype, or float32 where has_wide_gemm().
 void gemm_to(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, double alpha = 1.0);
 void gemm_add(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, double alpha = 1.0);
+/// A factor for a product of libtorch's: a, or a copy of its rows where they would be read beyond their ends.
+at::Tensor whole_rows(const at::Tensor& a);
 /// Whether products of a's dtype on its device can be written unrounded, in float32.
 bool has_wide_gemm(const at::Tensor& a);
 /// a b + u v, as a layer and its adapter give; u: [M, R], v: [R, N], of the adapter's dtype.

@@ -6,11 +6,13 @@
 
 #include <algorithm>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "nn/ops/gemm.h"
 #include "nn/ops/lookup.h"
 #include "tensor/gradient_place.h"
+#include "tessera/base/error.h"
 
 namespace tessera::nn {
 
@@ -18,6 +20,16 @@ namespace tessera::nn {
 inline std::int64_t rows_of_a_piece(const at::Tensor& hidden, std::int64_t classes) {
   constexpr std::int64_t kLogitsBytes = 16 << 20;
   return std::max<std::int64_t>(1, kLogitsBytes / (classes * static_cast<std::int64_t>(hidden.element_size())));
+}
+
+/// labels: int64, contiguous, on the CPU; negative ones count for nothing. DataError names one that the head has no
+/// class for.
+inline void check_labels(const at::Tensor& labels, std::int64_t classes) {
+  const auto* label = labels.const_data_ptr<std::int64_t>();
+  for (std::int64_t i = 0; i < labels.numel(); ++i)
+    if (label[i] >= classes)
+      throw DataError("label " + std::to_string(label[i]) + " is outside the output head's " + std::to_string(classes) +
+                      " classes; the tokenizer does not belong to this model");
 }
 
 /// The weight's gradient while it is made: in the place where gradients are collected, if that is free, or here.

@@ -124,7 +124,7 @@ class LayerNormFunction : public torch::autograd::Function<LayerNormFunction> {
                                                                  : at::Tensor();
     };
     b.weight_sums = sums(1, weight);
-    b.bias_sums = sums(2, bias);
+    b.bias_sums = sums(weight.defined() ? 2 : 1, bias);  // what is not given is no input
     (b.x.scalar_type() == at::kFloat ? gradient_rows<float> : gradient_rows<std::uint16_t>)(b, parts);
     const auto total = [](const at::Tensor& t, const at::Tensor& parameter) {
       if (!t.defined()) return t;

@@ -145,8 +145,9 @@ at::Tensor linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weig
                                 const CrossEntropyOptions& options) {
   TESSERA_CHECK(hidden.dim() == 2 && labels.dim() == 1 && hidden.size(0) == labels.size(0), "one label for each row");
   if (!has_kernels(hidden)) return composite::linear_cross_entropy(hidden, weight, labels, options);
-  return LinearCrossEntropy::apply(hidden.contiguous(), weight, labels.contiguous(), options,
-                                   at::GradMode::is_enabled());
+  const auto dense_labels = labels.contiguous();
+  check_labels(dense_labels, weight.size(0));
+  return LinearCrossEntropy::apply(hidden.contiguous(), weight, dense_labels, options, at::GradMode::is_enabled());
 }
 
 }  // namespace tessera::nn

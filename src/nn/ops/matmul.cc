@@ -5,6 +5,8 @@
 #include <ATen/ops/matmul.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <optional>
+
 #include "nn/ops/gemm.h"
 #include "nn/ops/tiled_gemm.h"
 
@@ -54,11 +56,12 @@ at::Tensor matmul(const at::Tensor& a, const at::Tensor& b) {
     if (takes_rows(turned, a.t())) return product_of_rows(turned, a.t()).transpose(1, 2).contiguous();
   }
   const bool both = a.dim() == 3 && b.dim() == 3 && a.size(0) == b.size(0) && a.numel() > 0 && b.numel() > 0;
-  return both && belongs_to_tiles(a, b) ? Product::apply(a, b) : at::matmul(a, b);
+  return both && belongs_to_tiles(a, b) ? Product::apply(a, b) : at::matmul(whole_rows(a), whole_rows(b));
 }
 
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
-  if (!takes_rows(x, weight.t())) return bias.defined() ? at::linear(x, weight, bias) : at::linear(x, weight);
+  if (!takes_rows(x, weight.t()))
+    return at::linear(whole_rows(x), whole_rows(weight), bias.defined() ? std::optional(bias) : std::nullopt);
   const auto y = product_of_rows(x, weight.t());
   return bias.defined() ? y + bias : y;
 }

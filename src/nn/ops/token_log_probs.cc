@@ -218,12 +218,14 @@ TokenScores token_log_probs(const at::Tensor& hidden, const at::Tensor& weight, 
     if (options.softcap > 0) logits = at::tanh(logits / options.softcap) * options.softcap;
     return token_log_probs_of(logits, labels, options.statistics);
   }
+  const auto dense_labels = labels.contiguous();
+  check_labels(dense_labels, weight.size(0));
   TokenScores out;
   const at::Tensor statistics = at::empty({options.statistics ? hidden.size(0) : 0, kTokenStatistics},
                                           hidden.options().dtype(at::kFloat).requires_grad(false));
   if (options.statistics) out.statistics = statistics;
-  out.logps = TokenLogProbs::apply(hidden.contiguous(), weight, labels.contiguous(), options, statistics,
-                                   c10::GradMode::is_enabled());
+  out.logps =
+      TokenLogProbs::apply(hidden.contiguous(), weight, dense_labels, options, statistics, c10::GradMode::is_enabled());
   return out;
 }
 

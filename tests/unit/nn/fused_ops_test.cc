@@ -11,6 +11,7 @@
 #include "nn/ops/rms_norm.h"
 #include "support/compare.h"
 #include "tensor/rng.h"
+#include "tessera/base/error.h"
 #include "tessera/nn/dropout.h"
 #include "tessera/nn/embedding.h"
 #include "tessera/nn/init.h"
@@ -238,6 +239,17 @@ TEST(LinearCrossEntropyOp, ManyPiecesGiveTheSameAsOneAndPredict) {
   const auto logits = torch::linear(hidden, weight);
   EXPECT_NEAR(loss.item<double>(), torch::nn::functional::cross_entropy(logits, labels).item<double>(), 1e-4);
   EXPECT_TRUE(torch::equal(predictions, logits.argmax(-1)));
+}
+
+TEST(LinearCrossEntropyOp, RefusesALabelThatTheHeadHasNoClassFor) {
+  const auto hidden = normal({2, 8}), weight = normal({17, 8});
+  try {
+    linear_cross_entropy(hidden, weight, torch::tensor({16, 17}), {});
+    ADD_FAILURE() << "expected a DataError";
+  } catch (const DataError& e) {
+    EXPECT_STREQ(e.what(),
+                 "label 17 is outside the output head's 17 classes; the tokenizer does not belong to this model");
+  }
 }
 
 TEST(EmbeddingModule, GradientEqualsComposite) {

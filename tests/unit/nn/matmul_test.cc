@@ -78,6 +78,20 @@ TEST(Matmul, LinearHasLibtorchsValuesAndGradients) {
   }
 }
 
+TEST(Matmul, ReadsNothingBehindRows) {
+  const auto part_of_nan = [](std::vector<std::int64_t> sizes) {
+    auto wider = sizes;
+    wider.back() += 5;
+    const auto values = at::randn(sizes).to(at::kBFloat16);
+    return at::full(wider, NAN, at::kBFloat16).narrow(-1, 0, sizes.back()).copy_(values);
+  };
+  const auto rows = part_of_nan({2, 33, 111}).requires_grad_(), b = part_of_nan({111, 63}).requires_grad_(),
+             weight = part_of_nan({63, 111}).requires_grad_();
+  const auto y = nn::matmul(rows, b), z = nn::linear(rows, weight);
+  (y.sum() + z.sum()).backward();
+  for (const auto& t : {y, z, rows.grad(), b.grad(), weight.grad()}) EXPECT_TRUE(t.isfinite().all().item<bool>());
+}
+
 TEST(Matmul, TakesNothing) {
   EXPECT_TRUE(
       at::equal(nn::matmul(at::ones({3, 0}, at::kHalf), at::ones({0, 4}, at::kHalf)), at::zeros({3, 4}, at::kHalf)));

@@ -89,6 +89,9 @@ TEST(RowOps, TakeTransposedAndEmptyTensors) {
 
 TEST(RowOps, ParametersWithoutGradientGetNone) {
   const auto x = torch::randn({5, 7}).requires_grad_(), w = torch::ones({7}), b = torch::zeros({7}).requires_grad_();
+  layer_norm(x, {}, b, 1e-5).sum().backward();
+  EXPECT_TRUE(torch::equal(b.grad(), torch::full({7}, 5.0f)));
+  b.mutable_grad().reset();
   layer_norm(x, w, b, 1e-5).sum().backward();
   EXPECT_FALSE(w.grad().defined());
   EXPECT_TRUE(torch::equal(b.grad(), torch::full({7}, 5.0f)));

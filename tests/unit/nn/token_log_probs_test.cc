@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "tensor/rng.h"
+#include "tessera/base/error.h"
 
 namespace tessera::nn {
 namespace {
@@ -63,6 +64,11 @@ TEST(TokenLogProbs, NoRowsHaveAGradientOfZeros) {
   EXPECT_EQ(scores.logps.numel(), 0);
   scores.logps.sum().backward();
   EXPECT_EQ(weight.grad().abs().max().item<float>(), 0);
+}
+
+TEST(TokenLogProbs, RefuseALabelThatTheHeadHasNoClassFor) {
+  const auto hidden = at::zeros({2, 12}), weight = at::ones({5, 12}), labels = at::full({2}, 5, at::kLong);
+  EXPECT_THROW(token_log_probs(hidden, weight, labels, {}), DataError);
 }
 
 }  // namespace
