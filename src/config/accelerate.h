@@ -84,7 +84,7 @@ Environment to_environment(const AccelerateConfig& config);
 /// one. `get` returns null for an unset variable. num_processes comes from WORLD_SIZE. ConfigError names a variable's
 /// bad value.
 AccelerateConfig from_environment(const std::function<const char*(const char*)>& get);
-AccelerateConfig from_environment();
+AccelerateConfig from_environment();  // of the process; rank 0 once says which variables have no effect
 
 /// A file that `load_accelerate` reads back to the same configuration.
 std::string to_yaml(const AccelerateConfig& config);

@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <mutex>
 #include <nlohmann/json.hpp>
+#include <string_view>
 
+#include "base/log.h"
 #include "config/accelerate_input.h"
 #include "config/yaml_writer.h"
 #include "tessera/base/error.h"
@@ -50,6 +53,23 @@ constexpr ForeignVariable kForeignVariables[] = {
     {"ACCELERATE_USE_DEEPSPEED", "FSDP_SHARDING_STRATEGY is FULL_SHARD for its stage 3, SHARD_GRAD_OP for 2"},
     {"ACCELERATE_USE_MEGATRON_LM", "models are sharded by FSDP"},
     {"ACCELERATE_USE_PARALLELISM_CONFIG", "FSDP_SHARD_GROUP_SIZE says over how many ranks a model is sharded"}};
+
+/// What another launcher may have asked for, and changes nothing here.
+struct IdleVariable {
+  const char* name;
+  const char* why;
+};
+
+constexpr IdleVariable kIdleVariables[] = {
+    {"FSDP_ACTIVATION_CHECKPOINTING_OFFLOAD",
+     "activations stay where they were computed; FSDP_ACTIVATION_CHECKPOINTING keeps fewer"}};
+
+bool is_on(const char* name, const char* value) {
+  const auto on = parse_bool(value);
+  if (!on)
+    throw ConfigError(fmt::format("environment variable {}: expected true or false, found '{}'", name, value), name);
+  return *on;
+}
 
 void refuse_foreign(const std::function<const char*(const char*)>& get) {
   for (const auto& [name, instead] : kForeignVariables) {
@@ -122,6 +142,16 @@ Environment to_environment(const AccelerateConfig& config) {
   return out;
 }
 
+std::vector<std::string> idle_variables(const std::function<const char*(const char*)>& get) {
+  std::vector<std::string> warnings;
+  for (const auto& [name, why] : kIdleVariables) {
+    const char* value = get(name);
+    if (value != nullptr && *value != '\0' && is_on(name, value))
+      warnings.push_back(fmt::format("environment variable {}={} has no effect: {}", name, value, why));
+  }
+  return warnings;
+}
+
 AccelerateConfig from_environment(const std::function<const char*(const char*)>& get) {
   AccelerateInput in;
   OptionTable table("tessera launch", "");
@@ -145,7 +175,15 @@ AccelerateConfig from_environment(const std::function<const char*(const char*)>&
 }
 
 AccelerateConfig from_environment() {
-  return from_environment([](const char* name) { return static_cast<const char*>(std::getenv(name)); });
+  const auto get = [](const char* name) { return static_cast<const char*>(std::getenv(name)); };
+  static std::once_flag said;
+  std::call_once(said, [&] {
+    const auto warnings = idle_variables(get);
+    const char* rank = get("RANK");
+    if (rank != nullptr && std::string_view(rank) != "0") return;
+    for (const auto& warning : warnings) log_warning(warning);
+  });
+  return from_environment(get);
 }
 
 nlohmann::json to_document(const AccelerateConfig& config) {

@@ -54,4 +54,7 @@ nlohmann::json to_document(const AccelerateConfig& config);
 
 const std::vector<std::pair<std::string, std::optional<ShardingStrategy>>>& sharding_strategies();
 
+/// Warnings about variables of accelerate's that are set and have no effect. ConfigError names a bad value.
+std::vector<std::string> idle_variables(const std::function<const char*(const char*)>& get);
+
 }  // namespace tessera::config

@@ -2,6 +2,7 @@
 
 #include <ATen/Context.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <cstdlib>
 #include <fstream>
@@ -134,6 +135,7 @@ at::Device compute_device(const std::string& device, const config::AccelerateCon
 at::Device training_device(const train::TrainingArguments& arguments, const config::AccelerateConfig& config) {
   const auto device = compute_device(arguments.wanted_device(), config);
   if (device.is_cpu()) return device;
+  c10::impl::VirtualGuardImpl(device.type()).setDevice(device);  // whose random numbers checkpoints keep
   auto& libtorch = at::globalContext();
   if (arguments.full_determinism) {
     ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", 0);  // read when cuBLAS begins, which is later

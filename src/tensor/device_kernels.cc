@@ -67,7 +67,8 @@ const DeviceKernels* load() {
 const DeviceKernels* device_kernels(const at::Tensor& t) {
   if (t.is_cuda()) {
     static std::once_flag once;
-    std::call_once(once, [] {
+    std::call_once(once, [&] {
+      const c10::OptionalDeviceGuard guard(t.device());
       if (const auto* found = load()) use_device_kernels(c10::DeviceType::CUDA, found);
     });
   }

@@ -154,4 +154,8 @@ void Uploader::wait(Batch& batch) {
   if (batch.failure) std::rethrow_exception(batch.failure);
 }
 
+void Uploader::settle() {
+  stream_.mark().synchronize();
+}
+
 }  // namespace tessera::tensor

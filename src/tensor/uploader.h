@@ -29,6 +29,8 @@ class Uploader {
   void end(Batch& batch);
   /// The computing stream waits for the copies; the host, until pageable memory was read.
   void wait(Batch& batch);
+  /// The host waits for all copies: what they read may be given back then.
+  void settle();
 
  private:
   struct Ring;

@@ -87,7 +87,8 @@ TEST_F(Limits, FsdpVariablesAreObeyedUnderTorchrun) {
             {"ACCELERATE_USE_CPU", "true"},
             {"FSDP_SHARDING_STRATEGY", "SHARD_GRAD_OP"},
             {"FSDP_AUTO_WRAP_POLICY", "TRANSFORMER_BASED_WRAP"},
-            {"FSDP_TRANSFORMER_CLS_TO_WRAP", "T5Block"}};
+            {"FSDP_TRANSFORMER_CLS_TO_WRAP", "T5Block"},
+            {"FSDP_ACTIVATION_CHECKPOINTING_OFFLOAD", "true"}};
   };
   test::Subprocess zero(command, rank(0)), one(command, rank(1));
   const auto first = zero.finish(), second = one.finish();
@@ -95,6 +96,9 @@ TEST_F(Limits, FsdpVariablesAreObeyedUnderTorchrun) {
   EXPECT_EQ(second.exit_code, 0) << second.err;
   EXPECT_TRUE(test::contains(first.out, "shard 2 x ")) << first.out;
   EXPECT_TRUE(test::contains(first.out, "(0): FullyShardedDataParallel(")) << first.out;  // blocks are units
+  const std::string without_effect = "FSDP_ACTIVATION_CHECKPOINTING_OFFLOAD=true has no effect";
+  EXPECT_TRUE(test::contains(first.err, without_effect)) << first.err;
+  EXPECT_FALSE(test::contains(second.err, without_effect)) << "once is enough";
 }
 
 TEST_F(Limits, AWholeModelIsSavedAndReadBack) {

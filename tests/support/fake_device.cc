@@ -35,7 +35,6 @@ constexpr auto kType = c10::DeviceType::PrivateUse1;
 
 thread_local c10::DeviceIndex current_index = 0;
 thread_local bool in_operator = false;  // whose own copies count as nothing
-std::array<std::atomic<std::int64_t>, kFakeDevices> reads{};
 std::function<void(int, FakeCall)> before_call;
 std::atomic<std::int64_t> used_bytes{0}, peak_bytes{0}, limit_bytes{0}, waits{0};
 
@@ -203,14 +202,21 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   void block(void* event, const c10::Stream& stream) const override {
     if (event != nullptr) wait_for(fake_stream(stream.id()), mark_of(event));
   }
-  bool queryEvent(void* event) const override { return event == nullptr || reached(*mark_of(event)); }
+  bool queryEvent(void* event) const override {
+    const bool is = event == nullptr || reached(*mark_of(event));
+    if (event != nullptr && is) host_waited(*mark_of(event));
+    return is;
+  }
   void synchronizeEvent(void* event) const override {
-    if (event != nullptr) wait_for(nullptr, mark_of(event));
+    if (event == nullptr) return;
+    wait_for(nullptr, mark_of(event));
+    host_waited(*mark_of(event));
   }
   bool queryStream(const c10::Stream&) const override { return true; }
   void synchronizeStream(const c10::Stream& stream) const override {
-    wait_for(nullptr, mark(fake_stream(stream.id()), stream.device_index()));
-    reads[static_cast<std::size_t>(stream.device_index())] = 0;
+    const auto end = mark(fake_stream(stream.id()), stream.device_index());
+    wait_for(nullptr, end);
+    stream.id() == 0 ? host_waited_for_computation() : host_waited(*end);
   }
   void synchronizeDevice(c10::DeviceIndex) const override {}
 
@@ -267,7 +273,7 @@ void copy_on(FakeStream& stream, const at::Tensor& from, const at::Tensor& to, b
   const auto index = there.device().index();
   if (!goes_on) return wait_for(nullptr, mark(&stream, index));
   count_copy();
-  if (from.is_cpu()) ++reads[static_cast<std::size_t>(index)];
+  if (from.is_cpu()) note_read(&stream, index, from.const_data_ptr());
 }
 
 at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_blocking) {
@@ -482,8 +488,15 @@ class Kernels {
     run_on(static_cast<FakeStream*>(stream), [own] { (host_kernels()->*kKernel)(nullptr, &own); });
     return 0;
   }
+  static int unregister(void* memory) {
+    const int code = host_kernels()->host_unregister(memory);
+    if (any_read([](const void* from) { return !is_registered(from); }))
+      note_fault("the host gives memory back from which copies may still read");
+    return code;
+  }
   static DeviceKernels made() {
     DeviceKernels out = *host_kernels();
+    out.host_unregister = &unregister;
     out.rotary = &run<&DeviceKernels::rotary, DeviceRotary>;
     out.gate = &run<&DeviceKernels::gate, DeviceGate>;
     out.dropout = &run<&DeviceKernels::dropout, DeviceDropout>;
@@ -534,7 +547,7 @@ std::int64_t fake_device_waits() {
 }
 
 std::int64_t fake_device_reads(int index) {
-  return reads[static_cast<std::size_t>(index)];
+  return reads_of(index);
 }
 
 void before_fake_calls(std::function<void(int, FakeCall)> call) {

@@ -18,7 +18,7 @@
 namespace tessera::test {
 namespace {
 
-constexpr int kSystemError = 2;
+constexpr int kSystemError = 2, kInvalidUsage = 5;
 
 std::mutex mutex;
 std::condition_variable changed;
@@ -51,6 +51,7 @@ struct Comm : std::enable_shared_from_this<Comm> {
   Comm(std::shared_ptr<Room> room, std::size_t rank) : room(std::move(room)), rank(rank) {}
   std::shared_ptr<Room> room;
   std::size_t rank;
+  int device = fake_current_device();
   bool aborted = false;
 
   /// Waits for all ranks to make this call; false: the communicator was aborted before. Ranks that make different calls
@@ -155,11 +156,12 @@ int comm_abort(comm::NcclComm c) {
 }
 int comm_get_async_error(comm::NcclComm comm, int* error) {
   const std::lock_guard lock(mutex);
-  *error = later.contains(static_cast<int>(of(comm).rank)) ? kSystemError : 0;
+  const bool elsewhere = fake_current_device() != of(comm).device;  // where CUDA would take memory for the question
+  *error = elsewhere ? kInvalidUsage : later.contains(static_cast<int>(of(comm).rank)) ? kSystemError : 0;
   return 0;
 }
-const char* get_error_string(int) {
-  return "unhandled system error";
+const char* get_error_string(int code) {
+  return code == kInvalidUsage ? "asked by a thread of another device" : "unhandled system error";
 }
 const char* get_last_error(comm::NcclComm) {
   return "made up";

@@ -1,5 +1,6 @@
 #include "support/fake_streams.h"
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -62,8 +63,8 @@ class FakeStream {
     }
     changed_.notify_all();
   }
-  std::atomic<std::int64_t> waited{-1};  // for so much of the device's computation
-  std::atomic<std::int64_t> told{0}, awaited{0};
+  std::atomic<std::int64_t> waited{-1};                    // for so much of the device's computation
+  std::atomic<std::int64_t> told{0}, awaited{0}, seen{0};  // seen: by the host
 
  private:
   void work() {
@@ -103,6 +104,13 @@ std::mutex mutex;
 std::string first_fault;
 std::atomic<std::int64_t> queued_copies{0};
 std::vector<std::unique_ptr<FakeStream>> streams;
+struct Read {
+  FakeStream* stream;
+  std::int64_t position;
+  int device;
+  const void* from;
+};
+std::vector<Read> reads;
 std::atomic<bool> active = false;
 std::atomic<std::uint32_t> next_seed = 0;
 std::array<std::atomic<std::int64_t>, kFakeDevices> computed{};
@@ -117,6 +125,7 @@ FakeStreams::FakeStreams(std::uint32_t seed) {
 FakeStreams::~FakeStreams() {
   active = false;
   const std::lock_guard lock(mutex);
+  reads.clear();
   streams.clear();
 }
 
@@ -176,6 +185,29 @@ std::int64_t told(const FakeStream& stream) {
 }
 std::int64_t awaited(const FakeStream& stream) {
   return stream.awaited;
+}
+
+void note_read(FakeStream* stream, int device, const void* from) {
+  const std::lock_guard lock(mutex);
+  std::erase_if(reads, [](const Read& r) { return r.position <= r.stream->seen; });
+  reads.push_back({stream, stream->told, device, from});
+}
+std::int64_t reads_of(int device) {
+  const std::lock_guard lock(mutex);
+  return std::count_if(reads.begin(), reads.end(),
+                       [&](const Read& r) { return r.device == device && r.position > r.stream->seen; });
+}
+bool any_read(const std::function<bool(const void*)>& like_this) {
+  const std::lock_guard lock(mutex);
+  return std::any_of(reads.begin(), reads.end(),
+                     [&](const Read& r) { return r.position > r.stream->seen && like_this(r.from); });
+}
+void host_waited(const FakeMark& mark) {
+  if (mark.stream != nullptr) raise(mark.stream->seen, mark.position);
+}
+void host_waited_for_computation() {
+  const std::lock_guard lock(mutex);
+  for (const auto& stream : streams) raise(stream->seen, stream->awaited);
 }
 
 void note_fault(const std::string& what) {

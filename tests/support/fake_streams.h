@@ -48,6 +48,14 @@ std::int64_t waited_for(const FakeStream& stream);
 /// What it was told so far, and how much of that the stream that computes has waited for.
 std::int64_t told(const FakeStream& stream);
 std::int64_t awaited(const FakeStream& stream);
+/// The copy that this stream was told last reads the host's memory here.
+void note_read(FakeStream* stream, int device, const void* from);
+/// Such copies that the host has not waited for: of a device; or whether there is one from memory like this.
+std::int64_t reads_of(int device);
+bool any_read(const std::function<bool(const void* from)>& like_this);
+/// The host has seen that the mark is reached; or that the streams that compute have come to their ends.
+void host_waited(const FakeMark& mark);
+void host_waited_for_computation();
 void note_fault(const std::string& what);
 void count_copy();
 /// InternalError unless this stream was told to wait for all that the device had computed: it may read what is not

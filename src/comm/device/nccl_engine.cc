@@ -42,8 +42,8 @@ std::string where(Communicator& host) {
 /// the world has failed, breaks the communicator, so that the device and whoever waits for it go on.
 class Watch {
  public:
-  Watch(const NcclApi& api, NcclComm comm, Communicator& host, Clock::duration limit)
-      : api_(api), comm_(comm), host_(host), limit_(limit), thread_([this] { run(); }) {}
+  Watch(const NcclApi& api, NcclComm comm, Communicator& host, at::Device device, Clock::duration limit)
+      : api_(api), comm_(comm), host_(host), limit_(limit), thread_([this, device] { run(device); }) {}
   ~Watch() { finish(); }
 
   void add(c10::Event done, std::string what) {
@@ -78,7 +78,8 @@ class Watch {
     Clock::time_point begin;
   };
 
-  void run() {
+  void run(at::Device device) {
+    const c10::OptionalDeviceGuard guard(device);  // else CUDA takes memory of GPU 0 for what this thread asks
     std::unique_lock lock(mutex_);
     while (!ends_ || (!started_.empty() && failure_.empty())) {
       changed_.wait_for(lock, std::chrono::milliseconds(ends_ ? 1 : 100));
@@ -179,7 +180,7 @@ class NcclEngine final : public DeviceEngine {
     bytes = host_->broadcast_object(bytes, 0);
     std::memcpy(id.bytes, bytes.data(), sizeof id.bytes);
     require(api_.comm_init_rank(&comm_, host_->size(), id, host_->rank()), "ncclCommInitRank");
-    watch_.emplace(api_, comm_, *host_, operation_timeout(RendezvousOptions().op_timeout));
+    watch_.emplace(api_, comm_, *host_, device_, operation_timeout(RendezvousOptions().op_timeout));
   }
   ~NcclEngine() override {
     if (watch_ && watch_->finish()) api_.comm_destroy(comm_);

@@ -18,6 +18,15 @@ DeviceCopy::DeviceCopy(const std::vector<UnitParameter>& parameters, const Param
       segments_(store.segments()),
       mapped_(parameters.size()) {}
 
+// The memory that copies read may go next.
+DeviceCopy::~DeviceCopy() {
+  clear();
+  try {
+    uploader_.settle();
+  } catch (...) {  // a device that has failed copies no more
+  }
+}
+
 template <class Visit>
 void DeviceCopy::visit_missing(const Visit& visit) {
   const auto see = [&](Copy& copy, const at::Tensor& host, std::uint32_t version) {

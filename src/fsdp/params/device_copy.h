@@ -33,7 +33,7 @@ class DeviceCopy {
   /// All must outlive it.
   DeviceCopy(const std::vector<UnitParameter>& parameters, const ParameterStore& store, at::Device device,
              tensor::Uploader& uploader, GatherMeter& meter);
-  ~DeviceCopy() { clear(); }
+  ~DeviceCopy();
   DeviceCopy(const DeviceCopy&) = delete;
   DeviceCopy& operator=(const DeviceCopy&) = delete;
 

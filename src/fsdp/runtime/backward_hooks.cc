@@ -47,9 +47,10 @@ struct LastGradientHook : torch::autograd::FunctionPostHook {
 
 }  // namespace
 
-BackwardTicket::BackwardTicket(std::weak_ptr<Unit> unit, PendingCount pending)
-    : unit(std::move(unit)), pending(std::move(pending)) {
+BackwardTicket::BackwardTicket(std::weak_ptr<Unit> unit, PendingCount pending, PendingCount open)
+    : unit(std::move(unit)), pending(std::move(pending)), open(std::move(open)) {
   ++*this->pending;
+  ++*this->open;
 }
 
 BackwardTicket::~BackwardTicket() {
@@ -57,8 +58,10 @@ BackwardTicket::~BackwardTicket() {
 }
 
 void BackwardTicket::redeem() {
-  if (!redeemed) --*pending;
+  if (redeemed) return;
   redeemed = true;
+  --*pending;
+  --*open;
 }
 
 bool attach_post_backward(const std::vector<at::Tensor*>& inputs, const TicketPtr& ticket) {

@@ -15,17 +15,18 @@ namespace tessera::fsdp {
 
 class Unit;
 
-/// Forwards of one unit since its last completed backward that still wait for theirs.
+/// Forwards of one unit that still wait for their backward.
 using PendingCount = std::shared_ptr<std::int64_t>;
 
 struct BackwardTicket : torch::CustomClassHolder {
-  BackwardTicket(std::weak_ptr<Unit> unit, PendingCount pending);
+  /// pending: of the forwards since the unit's last completed backward; open: of all.
+  BackwardTicket(std::weak_ptr<Unit> unit, PendingCount pending, PendingCount open);
   ~BackwardTicket() override;
   /// Counts this forward as done; only once.
   void redeem();
 
   std::weak_ptr<Unit> unit;
-  PendingCount pending;
+  PendingCount pending, open;
   std::int64_t position = -1;  // in the recorded order of forwards, once this one has ended; -1: not recorded
   bool redeemed = false;
 };

@@ -87,7 +87,8 @@ std::int64_t Runtime::record_forward(int unit) {
   return in_backward_ ? -1 : order_.end_visit(unit);
 }
 
-// A kernel that threw in the middle of a backward leaves no one to call end_backward().
+// A kernel that threw in the middle of a backward leaves no one to call end_backward(), and what would have called it
+// is gone.
 void Runtime::recover_from_failed_backward() {
   in_backward_ = false;
   order_.end_backward();
@@ -96,12 +97,18 @@ void Runtime::recover_from_failed_backward() {
 }
 
 void Runtime::begin_backward() {
-  if (in_backward_) return;
+  if (in_backward_ && !backward_.expired()) return;
+  if (in_backward_) recover_from_failed_backward();
   in_backward_ = true;
+  const auto running = std::make_shared<bool>(true);
+  backward_ = running;
   std::weak_ptr<Runtime> self = weak_from_this();
-  torch::autograd::Engine::get_default_engine().queue_callback([self] {
+  torch::autograd::Engine::get_default_engine().queue_callback([self, running] {
     if (auto runtime = self.lock()) runtime->end_backward();
   });
+  // Of forwards before another backward, which forgot what was expected.
+  for (const auto& unit : units_)
+    if (unit->awaits_backward()) reducer_.expect(unit->index());
 }
 
 void Runtime::prefetch_before(std::int64_t position) {

@@ -97,6 +97,7 @@ class Runtime final : public std::enable_shared_from_this<Runtime> {
   std::string activity_ = "before the first forward";
   bool shared_memory_ = false;
   bool in_backward_ = false;
+  std::weak_ptr<bool> backward_;   // held by autograd as long as it will call end_backward()
   bool read_since_fence_ = false;  // a forward ran after the last point at which no rank reads
 };
 

@@ -1,5 +1,7 @@
 #include "fsdp/runtime/unit.h"
 
+#include <utility>
+
 #include "fsdp/params/precision.h"
 #include "fsdp/runtime/runtime.h"
 #include "tensor/storage.h"
@@ -195,7 +197,7 @@ void Unit::before_forward(const std::vector<at::Tensor*>& inputs) {
     if (precision.param_dtype && precision.cast_forward_inputs) cast_floating(inputs, *precision.param_dtype);
     runtime_.reducer().expect(index_);
     if (at::GradMode::is_enabled()) {
-      tickets_.back() = c10::make_intrusive<BackwardTicket>(weak_from_this(), pending_);
+      tickets_.back() = c10::make_intrusive<BackwardTicket>(weak_from_this(), pending_, open_forwards_);
       attach_post_backward(inputs, tickets_.back());
     }
   } catch (...) {
@@ -212,10 +214,13 @@ void Unit::after_forward(const std::vector<at::Tensor*>& outputs) {
   const bool armed = tickets_.back() && attach_pre_backward(outputs, tickets_.back());
   // A forward inside a backward is a recomputation: its own backward follows at once.
   const bool soon = runtime_.in_backward() || index_ == 0;
+  leaving_ = true;
   leave_forward(armed && (soon || !reshards_after_forward(runtime_.options().strategy)));
+  leaving_ = false;
 }
 
 void Unit::abort_forward() noexcept {
+  if (std::exchange(leaving_, false)) return;  // what threw is the end of after_forward()
   try {
     leave_forward(false);
   } catch (...) {  // the forward's own exception is the one to report

@@ -54,6 +54,8 @@ class Unit final : public nn::ForwardHooks, public std::enable_shared_from_this<
   void activate();
 
   bool gathering() const { return state_ == State::kGathering; }
+  /// There are forwards whose backward may come.
+  bool awaits_backward() const { return *open_forwards_ > 0; }
   /// Something of it was brought ahead, and it has not run.
   bool ahead() const { return gathering() || (state_ == State::kSharded && fetched_); }
   /// DataError where a weight file could not be read any more while somebody computed with it.
@@ -92,8 +94,10 @@ class Unit final : public nn::ForwardHooks, public std::enable_shared_from_this<
   bool pinned_;               // never released
   bool fetched_ = false;      // since the last evict()
   int forwards_ = 0;          // running now (a module may call itself)
+  bool leaving_ = false;      // a forward has ended, and its memory is given back
   bool in_backward_ = false;  // between pre- and post-backward
-  PendingCount pending_ = std::make_shared<std::int64_t>(0);
+  /// Since the last backward, and of all.
+  PendingCount pending_ = std::make_shared<std::int64_t>(0), open_forwards_ = std::make_shared<std::int64_t>(0);
   std::vector<TicketPtr> tickets_;  // of the running forwards; null under no_grad
   std::vector<std::unique_ptr<tensor::Span>> forward_spans_;
   std::optional<tensor::Span> backward_span_;

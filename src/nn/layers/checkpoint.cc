@@ -3,6 +3,10 @@
 #include <torch/custom_class.h>
 
 #include <ATen/ops/empty.h>
+#include <c10/core/DeviceGuard.h>
+
+#include <algorithm>
+#include <optional>
 
 #include "tensor/generators.h"
 #include "tessera/base/error.h"
@@ -88,6 +92,9 @@ struct Checkpoint : torch::autograd::Function<Checkpoint> {
 }  // namespace
 
 std::vector<at::Tensor> checkpoint(Recomputable run, const std::vector<at::Tensor>& inputs) {
+  // Whose generator the block draws from, if it draws: so it is when it runs again, on that device's thread.
+  const auto there = std::find_if(inputs.begin(), inputs.end(), [](const auto& t) { return !t.is_cpu(); });
+  const c10::OptionalDeviceGuard guard(there == inputs.end() ? std::nullopt : std::optional(there->device()));
   auto all = inputs;
   all.push_back(at::empty({0}).set_requires_grad(true));
   auto plan = c10::make_intrusive<Plan>(std::move(run));

@@ -427,6 +427,19 @@ TEST(AccelerateEnvironment, WhatOtherEnginesWereAskedForIsRefused) {
   }
 }
 
+TEST(AccelerateEnvironment, WhatChangesNothingHereIsSaid) {
+  const auto warnings = [](const char* value) {
+    return idle_variables([&](const char* name) {
+      return std::string(name) == "FSDP_ACTIVATION_CHECKPOINTING_OFFLOAD" ? value : nullptr;
+    });
+  };
+  for (const char* off : {static_cast<const char*>(nullptr), "", "false", "0"}) EXPECT_TRUE(warnings(off).empty());
+  ASSERT_EQ(warnings("True").size(), 1U);
+  EXPECT_TRUE(warnings("True")[0].starts_with(
+      "environment variable FSDP_ACTIVATION_CHECKPOINTING_OFFLOAD=True has no effect: "));
+  EXPECT_THROW(warnings("some"), ConfigError);
+}
+
 TEST(AccelerateFile, DefaultPathFollowsHuggingFacesVariables) {
   ::setenv("HF_HOME", "/h", 1);
   EXPECT_EQ(default_accelerate_path(), "/h/accelerate/default_config.yaml");

@@ -2,6 +2,7 @@
 #include <c10/util/ThreadLocalDebugInfo.h>
 #include <gtest/gtest.h>
 
+#include "support/fake_device.h"
 #include "support/train_small_net.h"
 #include "tensor/rng.h"
 #include "tessera/base/error.h"
@@ -184,6 +185,19 @@ TEST(ActivationCheckpointing, PassesStructsOfTensorsThrough) {
   (out.a.sum() + (out.more[0] * 3 + out.more[2]).sum()).backward();
   EXPECT_TRUE(at::equal(a.grad(), block.w.detach()));
   EXPECT_TRUE(at::equal(block.w.grad(), a.detach()));
+}
+
+// Which device's generators it may draw from, in both runs.
+TEST(Checkpointing, ABlockRunsBothTimesWhileTheDeviceOfItsInputsIsCurrent) {
+  std::vector<int> devices;
+  const auto run = [&](std::vector<at::Tensor> inputs) {
+    devices.push_back(test::fake_current_device());
+    return std::vector{inputs[0] * 2};
+  };
+  const auto x = at::ones({2}).to(test::fake_device(3)).set_requires_grad(true);
+  nn::checkpoint(run, {x})[0].sum().backward();
+  EXPECT_EQ(devices, (std::vector{3, 3}));
+  EXPECT_EQ(test::fake_current_device(), 0);
 }
 
 }  // namespace

@@ -185,6 +185,48 @@ TEST(Nccl, AnOperationThatDoesNotEndIsBrokenOffWithItsNameAndTheTime) {
   }
 }
 
+/// A unit in whose forward something happens.
+class Eventful final : public nn::Layer {
+ public:
+  explicit Eventful(std::function<void()> event) : event_(std::move(event)) {
+    scale = register_parameter("scale", at::ones({1}));
+  }
+  std::string class_name() const override { return "Eventful"; }
+  at::Tensor scale;
+
+ protected:
+  at::Tensor forward_impl(at::Tensor x) override {
+    event_();
+    return x * scale;
+  }
+
+ private:
+  std::function<void()> event_;
+};
+
+TEST(Nccl, AnErrorThatComesWhileAUnitComputesIsThrownWhereItIsReleased) {
+  const test::FakeNccl nccl;
+  ::setenv("TESSERA_DEVICE_TRANSPORT", "nccl", 1);
+  std::string said;
+  comm::run_threads(2, [&](std::shared_ptr<comm::Communicator> host) {
+    const auto rank = host->rank();
+    Eventful net([rank] {
+      if (rank != 0) return;
+      test::FakeNccl::fail_later(rank);
+      std::this_thread::sleep_for(std::chrono::milliseconds(400));  // the watch sees it
+    });
+    const auto sharded = fully_shard(net, host, {.device = fake_device(rank), .state_on = StateOn::kDevice});
+    try {
+      const at::NoGradGuard no_grad;
+      net(at::ones({2}));
+    } catch (const CommError& e) {
+      if (rank == 0) said = e.what();
+    }
+  });
+  ::unsetenv("TESSERA_DEVICE_TRANSPORT");
+  EXPECT_SAYS(said, "NCCL: unhandled system error");
+}
+
 TEST(Nccl, WhereItIsMissingTheErrorSaysWhereItComesFrom) {
   try {
     comm::nccl();

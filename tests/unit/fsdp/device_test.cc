@@ -279,6 +279,22 @@ TEST_F(DeviceCopies, OfIgnoredModulesMappedParametersAndAFolder) {
   }
 }
 
+TEST_F(DeviceCopies, AreOverBeforeTheMemoryThatTheyReadIsGivenBack) {
+  for (const bool fails : {false, true})
+    comm::run_threads(1, [&](std::shared_ptr<comm::Communicator> group) {
+      SmallNet net;
+      const auto sharded = fully_shard(net, group, on_device({.wrap = wrap_classes({"MlpBlock"})}, *group));
+      const at::NoGradGuard no_grad;
+      net(batch(0, 0));
+      net.blocks[1]->throws = fails;
+      try {
+        net(batch(0, 1));  // nobody reads what comes of it
+      } catch (const std::runtime_error&) {
+      }
+      EXPECT_GT(test::fake_device_reads(0), 0);
+    });
+}
+
 TEST_F(DeviceCopies, BackwardWaitsForNoGradient) {
   comm::run_threads(1, [&](std::shared_ptr<comm::Communicator> group) {
     SmallNet net;

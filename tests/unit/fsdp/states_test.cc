@@ -68,6 +68,70 @@ TEST(States, AFailingBackwardLeavesTheModelUsable) {
   });
 }
 
+TEST(States, AfterAFailingBackwardThoseOfEarlierForwardsReduce) {
+  for (auto form : kForms)
+    with_model(form, [](SmallNet& net, FullyShardedDataParallel& sharded, int rank) {
+      const auto backward = [&](at::Tensor& loss) {
+        loss.backward();
+        loss = at::Tensor();
+        std::map<std::string, at::Tensor> grads;
+        sharded.visit_full_grads([&](const std::string& name, const at::Tensor& g) { grads[name] = g.clone(); });
+        sharded.zero_grad();
+        return grads;
+      };
+      auto alone = loss_of(net(batch(rank, 1)), rank, 1);
+      const auto expected = backward(alone);
+      auto failing = net(batch(rank, 0));
+      auto loss = loss_of(net(batch(rank, 1)), rank, 1);
+      failing.register_hook([](const at::Tensor&) { throw std::runtime_error("no gradient today"); });
+      EXPECT_THROW(loss_of(failing, rank, 0).backward(), std::runtime_error);
+      const auto found = backward(loss);
+      ASSERT_EQ(found.size(), expected.size());
+      for (const auto& [name, g] : found) EXPECT_TRUE(at::equal(g, expected.at(name))) << name;
+    });
+}
+
+TEST(States, SeveralForwardsMayHaveABackwardEach) {
+  std::map<std::string, at::Tensor> expected;
+  SmallNet alone({.twice = true});
+  for (int rank = 0; rank < 2; ++rank)
+    for (int i = 0; i < 3; ++i) (loss_of(alone(batch(rank, i)), rank, i) / 2).backward();
+  for (auto& p : alone.named_parameters()) expected[p.key()] = p.value().grad();
+  for (auto form : kForms)
+    for (auto strategy : {ShardingStrategy::kFullShard, ShardingStrategy::kShardGradOp})
+      comm::run_threads(2, [&](std::shared_ptr<comm::Communicator> group) {
+        SmallNet net({.twice = true});
+        auto sharded =
+            fully_shard(net, group, {.strategy = strategy, .wrap = wrap_classes({"MlpBlock"}), .gather = form});
+        std::vector<at::Tensor> losses;
+        for (int i = 0; i < 3; ++i) losses.push_back(loss_of(net(batch(group->rank(), i)), group->rank(), i));
+        for (const int i : {1, 2, 0}) losses[static_cast<std::size_t>(i)].backward();
+        EXPECT_EQ(sharded->memory().gathered_bytes, 0);
+        sharded->visit_full_grads([&](const std::string& name, const at::Tensor& g) {
+          EXPECT_TRUE(at::allclose(g, expected[name], 1e-5, 1e-6)) << name;
+        });
+      });
+}
+
+TEST(States, AUnitMayRunWithoutTheRoot) {
+  const auto x = testing::fixed_values({4, SmallNet::kDim}, 7, 1);
+  SmallNet alone;
+  (*alone.blocks[1])(x).pow(2).sum().backward();
+  for (auto form : kForms)
+    with_model(form, [&](SmallNet& net, FullyShardedDataParallel& sharded, int) {
+      (*net.blocks[1])(x).pow(2).sum().backward();
+      EXPECT_EQ(sharded.memory().gathered_bytes, 0);
+      std::map<std::string, at::Tensor> grads;
+      sharded.visit_full_grads([&](const std::string& name, const at::Tensor& g) { grads[name] = g.clone(); });
+      for (auto& p : alone.named_parameters()) {
+        const auto& expected = p.value().grad();
+        EXPECT_TRUE(expected.defined() ? at::allclose(grads.at(p.key()), expected, 1e-5, 1e-6)
+                                       : at::equal(grads.at(p.key()), at::zeros_like(p.value())))
+            << p.key();
+      }
+    });
+}
+
 TEST(States, ForwardWithoutGradReleasesEverything) {
   for (auto form : kForms)
     with_model(form, [](SmallNet& net, FullyShardedDataParallel& sharded, int rank) {
