@@ -42,6 +42,8 @@ std::map<std::string, Value> ChatRenderer::variables_of(const chat::Dict& object
     if (!key.is_text()) continue;
     if (key.text() == "add_generation_prompt" && add_generation_prompt)
       fail(row, "\"chat_template_kwargs\" must not have add_generation_prompt where there is a prompt, which sets it");
+    if (key.text() == "messages")
+      fail(row, "\"chat_template_kwargs\" must not have messages: those of the row are rendered");
     out[key.text()] = value;
   }
   return out;

@@ -30,6 +30,10 @@ std::string_view next_part(std::string_view bytes) {
 
 }  // namespace
 
+bool is_full(int error) {
+  return error == ENOSPC || error == EDQUOT || error == EFBIG;
+}
+
 bool has_room(int fd) {
   pollfd room{fd, POLLOUT, 0};
   return ::poll(&room, 1, 0) > 0;
@@ -49,7 +53,10 @@ void Console::flush() {
     const std::string_view part = next_part(left);
     const ssize_t n = ::write(target(), part.data(), part.size());
     if (n < 0 && (errno == EAGAIN || errno == EINTR)) break;
-    if (n < 0) return give_up();  // a closed console must not end the training
+    if (n < 0) {  // neither a closed console nor a full disk must end the training
+      if (is_full(errno)) lost_ = errno;
+      return give_up();
+    }
     left.remove_prefix(static_cast<std::size_t>(n));
   }
   pending_.erase(0, pending_.size() - left.size());

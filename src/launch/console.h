@@ -11,6 +11,8 @@
 
 namespace tessera::launch {
 
+/// Of errno: the disk takes no more.
+bool is_full(int error);
 /// Whether a line can be written without waiting.
 bool has_room(int fd);
 
@@ -29,6 +31,8 @@ class Console {
   bool is_behind() const;
   /// For poll(): ready when flush() has something to do.
   pollfd waiting() const { return {has_pending() ? target() : -1, POLLOUT, 0}; }
+  /// Why bytes are lost where somebody wants them: a full disk. 0: none are, or nobody reads any more.
+  int lost() const { return lost_; }
   /// Nobody reads any more: drops what is kept and what comes.
   void give_up();
 
@@ -38,6 +42,7 @@ class Console {
   int fd_;
   Descriptor own_;  // the same pipe or terminal, opened anew: O_NONBLOCK on fd_ would be on other processes' too
   bool given_up_ = false;
+  int lost_ = 0;
   std::string pending_;
 };
 

@@ -19,13 +19,15 @@ constexpr std::size_t kKeptLines = 20;
 constexpr std::size_t kReadBytes = 64 << 10;
 constexpr std::size_t kLongestLine = 64 << 10;  // a line without an end must not fill the memory
 
-void write_all(int fd, std::string_view bytes) {
+/// 0, or errno: a full disk must not end the training.
+int write_all(int fd, std::string_view bytes) {
   while (!bytes.empty()) {
     const ssize_t n = ::write(fd, bytes.data(), bytes.size());
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return;  // a full disk must not end the training
+    if (n < 0) return errno;
     bytes.remove_prefix(static_cast<std::size_t>(n));
   }
+  return 0;
 }
 
 /// Logs of a failed attempt are what its user wants to read: the next one goes on behind them.
@@ -84,7 +86,7 @@ bool RankStream::drain() {
 }
 
 void RankStream::take(std::string_view bytes) {
-  if (log_.get() >= 0) write_all(log_.get(), bytes);
+  if (const int error = log_.get() >= 0 ? write_all(log_.get(), bytes) : 0; error != 0) lost_ = error;
   if (shows_ == Shows::kRaw) console_.put(bytes);
   std::string shown;
   for (const char c : bytes) {

@@ -34,6 +34,8 @@ class RankStream {
   /// What would be taken now would only be kept for a slow reader.
   bool is_held_up() const { return shows_ != Shows::kNothing && console_.is_behind(); }
   Console& console() { return console_; }
+  /// Why its log is not whole: a full disk. 0: it is.
+  int lost() const { return lost_; }
   /// The last lines, oldest first.
   std::vector<std::string> last_lines() const;
 
@@ -45,6 +47,7 @@ class RankStream {
 
   int rank_, child_fd_;
   Console& console_;
+  int lost_ = 0;
   Shows shows_ = Shows::kNothing;
   Pipe pipe_;
   Descriptor null_, log_;

@@ -150,6 +150,7 @@ int run_launch(const LaunchPlan& plan) {
   LaunchPlan now = plan;
   std::vector<int> machines(static_cast<std::size_t>(plan.accelerate.num_machines));
   std::iota(machines.begin(), machines.end(), 0);
+  std::string lost;
   for (int restart = 0;; ++restart) {
     options.output.attempt = restart;
     options.first_rank = now.accelerate.machine_rank * ranks_here(now.accelerate);
@@ -158,7 +159,11 @@ int run_launch(const LaunchPlan& plan) {
     const bool is_heard = outcome.forwarded_signal == 0 || has_room(STDERR_FILENO);
     if (outcome.failure && is_heard) report_failure(now, outcome);
     const bool again = outcome.failure && outcome.forwarded_signal == 0 && restart < plan.options.max_restarts;
-    if (!again) return outcome.exit_code;
+    if (!outcome.lost.empty()) lost = outcome.lost;
+    if (!again) {
+      if (!lost.empty()) log_error(lost);
+      return outcome.exit_code == 0 && !lost.empty() ? 1 : outcome.exit_code;
+    }
     try {
       go_on_with_those_left(plan, restart + 1, machines, now);
     } catch (const Error& error) {

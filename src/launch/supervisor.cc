@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <memory>
 #include <optional>
 #include <set>
@@ -266,6 +267,14 @@ class Supervisor {
       out.last_lines = ranks_[r].err->last_lines();
     }
     if (forwarded_ != 0 && !failed_before_signal_) out.exit_code = 128 + forwarded_;
+    const auto note = [&](const std::string& what, int error) {
+      if (error != 0) out.lost = fmt::format("{} of the ranks is not whole: {}", what, std::strerror(error));
+    };
+    for (const Rank& rank : ranks_)
+      for (const RankStream* stream : {rank.out.get(), rank.err.get()})
+        note(fmt::format("what '{}' has", options_.output.log_dir), stream->lost());
+    note("stderr", err_.lost());
+    note("stdout", out_.lost());
     return out;
   }
 

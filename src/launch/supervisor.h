@@ -27,6 +27,7 @@ struct Outcome {
   int exit_code = 0;                    // 128 + the user's signal; else of the rank that failed first
   int forwarded_signal = 0;             // the user's first
   std::optional<Ending> failure;        // the first; also of ranks that did not end well after a forwarded signal
+  std::string lost;                     // output that a full disk did not take; empty: none
   std::vector<std::string> last_lines;  // of the failed rank's stderr, where the user has not seen them
 };
 

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "io/gguf.h"
+#include "models/gguf_bert.h"
 #include "models/gguf_model.h"
 #include "models/gguf_names.h"
 #include "models/gguf_t5.h"
@@ -62,8 +63,23 @@ const std::vector<Key> kStarcoderKeys = [] {
   return keys;
 }();
 
+const std::vector<Key> kPhiKeys = [] {
+  auto keys = kLlamaKeys;
+  keys.back() = {"attention.layer_norm_epsilon", "layer_norm_eps"};
+  return keys;
+}();
+
+bool is_phi_like(const std::string& family) {
+  return family == "phi2" || family == "stablelm";
+}
+
+bool is_glm(const std::string& family) {
+  return family == "chatglm" || family == "glm4";
+}
+
 const std::vector<Key>& keys_of(const std::string& family) {
-  if (family == "gpt2") return kGpt2Keys;
+  if (family == "gpt2" || family == "starcoder") return kGpt2Keys;
+  if (is_phi_like(family)) return kPhiKeys;
   if (family == "bloom") return kBloomKeys;
   if (family.starts_with("falcon")) return kFalconKeys;
   if (family == "starcoder2") return kStarcoderKeys;
@@ -105,7 +121,8 @@ class Config {
 
   json build() {
     refuse_unread();
-    if (architecture_ == "t5") return build_t5();
+    if (architecture_ == "t5") return build_encoder(gguf_t5_config(file_), !file_.find("output.weight"));
+    if (architecture_ == "bert") return build_encoder(gguf_bert_config(file_), true);
     out_["model_type"] = gguf_model_type(family_);
     out_["torch_dtype"] = "float32";
     if (family_ == "mixtral") out_["rope_theta"] = 10000.0;  // where the file says none; config.json's is another
@@ -113,26 +130,29 @@ class Config {
     add_vocabulary();
     const bool is_falcon = architecture_ == "falcon";
     out_["tie_word_embeddings"] = !file_.find("output.weight");
-    if (&keys_of(family_) == &kLlamaKeys) add_heads();
+    if (&keys_of(family_) == &kLlamaKeys || is_phi_like(family_)) add_heads();
     if (is_llama()) copy("attention.sliding_window", "sliding_window");
     if (family_ == "mixtral")
       copy("expert_count", "num_local_experts"), copy("expert_used_count", "num_experts_per_tok");
     if (architecture_.starts_with("gemma")) add_gemma();
     if (family_ == "granite") add_granite();
-    if (family_ == "qwen3moe") add_qwen_experts();
+    if (family_ == "qwen3moe" || family_ == "olmoe") add_qwen_experts();
     if (family_ == "starcoder2") add_starcoder();
     if (family_ == "phi3") add_phi3();
     if (is_falcon) add_falcon();
     if (family_ == "gptneox") add_neox();
+    if (family_ == "stablelm") add_stablelm();
+    if (family_ == "olmo") copy("attention.clamp_kqv", "clip_qkv");
+    if (family_ == "starcoder") out_["multi_query"] = integer("attention.head_count_kv") == 1;
     add_rope_scaling();
     return std::move(out_);
   }
 
  private:
-  json build_t5() {
-    out_ = gguf_t5_config(file_);
+  json build_encoder(json config, bool is_tied) {
+    out_ = std::move(config);
     out_["torch_dtype"] = "float32";
-    out_["tie_word_embeddings"] = !file_.find("output.weight");
+    out_["tie_word_embeddings"] = is_tied;
     add_vocabulary();
     return std::move(out_);
   }
@@ -181,6 +201,7 @@ class Config {
   void refuse_unread() const {
     for (const Unread& unread : kUnread) {
       if (family_ == "granite" && is_granites(unread.stored)) continue;
+      if (family_ == "olmo" && std::string(unread.stored) == "attention.clamp_kqv") continue;
       const auto value = file_.header().number(key(unread.stored));
       if (value && *value != unread.neutral && *value != unread.also_neutral)
         fail(fmt::format("key '{}' is {}, which is not supported", key(unread.stored), *value));
@@ -199,12 +220,14 @@ class Config {
       fail(fmt::format("keys of {} and values of {} elements a head are not supported", *size, *of_values));
     const bool said_by_turned = !size && turned && is_llama();  // in older files
     if (size || said_by_turned) out_["head_dim"] = size ? *size : *turned;
-    if (family_ != "qwen2" && file_.find("blk.0.attn_q.bias")) out_["attention_bias"] = true;
-    if (file_.find("blk.0.ffn_up.bias")) out_["mlp_bias"] = true;
+    const bool says_biases = family_ != "qwen2" && !is_phi_like(family_), has_biases = file_.find("blk.0.attn_q.bias");
+    if (says_biases && (has_biases || is_glm(family_))) out_["attention_bias"] = has_biases;
+    if (says_biases && file_.find("blk.0.ffn_up.bias")) out_["mlp_bias"] = true;
     if (!turned || said_by_turned) return;
     const auto head = size.value_or(integer("embedding_length") / integer("attention.head_count"));
-    if (*turned == head) return;
-    if (family_ != "phi3") fail(fmt::format("{} of a head's {} elements turn, which is not supported", *turned, head));
+    const bool may_turn_in_part = family_ == "phi3" || is_phi_like(family_) || is_glm(family_);
+    if (*turned == head && (family_ == "phi3" || !may_turn_in_part)) return;
+    if (!may_turn_in_part) fail(fmt::format("{} of a head's {} elements turn, which is not supported", *turned, head));
     out_["partial_rotary_factor"] = static_cast<double>(*turned) / static_cast<double>(head);
   }
 
@@ -220,7 +243,12 @@ class Config {
     copy("expert_count", "num_experts");
     copy("expert_used_count", "num_experts_per_tok");
     copy("expert_feed_forward_length", "moe_intermediate_size");
-    out_["norm_topk_prob"] = true;
+    out_["norm_topk_prob"] = family_ == "qwen3moe";
+  }
+
+  void add_stablelm() {
+    out_["use_parallel_residual"] = !file_.find("blk.0.ffn_norm.weight");
+    out_["use_qkv_bias"] = file_.find("blk.0.attn_q.bias") != nullptr;
   }
 
   void add_starcoder() {

@@ -6,9 +6,11 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <optional>
 
 #include "io/gguf_blocks.h"
+#include "models/gguf_bert.h"
 #include "models/gguf_keys.h"
 #include "models/gguf_names.h"
 #include "models/gguf_t5.h"
@@ -18,6 +20,9 @@ namespace tessera::models {
 namespace {
 
 constexpr std::uint32_t kQ5_0 = 6, kQ5_1 = 7, kQ8_0 = 8, kQ4_K = 12, kQ5_K = 13, kQ6_K = 14;
+
+/// Readers of these take a head that is in the file, not the table of tokens.
+constexpr std::array kHeadOfItsOwn = {"olmo2", "olmoe", "gptneox", "phi2", "stablelm"};
 
 /// The next type whose blocks divide the rows.
 std::uint32_t fitting(std::uint32_t type, std::int64_t columns) {
@@ -34,6 +39,7 @@ bool gets_more_bits(std::int64_t layer, std::int64_t layers) {
 
 GgufExport keys_of(const families::FamilyConfig& config, const GgufSubject& subject, const nlohmann::json& json) {
   if (const auto* t5 = std::get_if<families::T5Config>(&config)) return gguf_t5_keys(*t5, json);
+  if (const auto* bert = std::get_if<families::BertConfig>(&config)) return gguf_bert_keys(*bert, json);
   return gguf_keys(subject.family, std::get<families::DecoderConfig>(config), json);
 }
 
@@ -71,6 +77,10 @@ class Planner {
     tensor.arrangement = place->arrangement;
     tensor.heads = c_.heads;
     if (info.name == c_.head + ".weight") tensor.scale = c_.head_scale;
+    if (place->stored == "position_embd.weight" && info.shape.size() == 2 && info.shape[0] > c_.first_position) {
+      tensor.first_row = c_.first_position;
+      tensor.plan.shape[0] -= tensor.first_row;
+    }
     if (tensor.arrangement == GgufArrangement::kTransposed && info.shape.size() != 2)
       tensor.arrangement = GgufArrangement::kPlain;
     if (tensor.arrangement == GgufArrangement::kTransposed) std::swap(tensor.plan.shape[0], tensor.plan.shape[1]);
@@ -117,7 +127,7 @@ class Planner {
   std::uint32_t type_of(const io::GgufTensorPlan& plan) const {
     const bool is_small = plan.shape.size() < 2 || !plan.name.ends_with(".weight") ||
                           plan.name.ends_with("_norm.weight") || plan.name == "position_embd.weight" ||
-                          plan.name.ends_with("ffn_gate_inp.weight");
+                          plan.name == "token_types.weight" || plan.name.ends_with("ffn_gate_inp.weight");
     if (is_small) return io::kGgufF32;
     const auto columns = plan.shape.back();
     return form_ == GgufForm::kQ4KM ? fitting(mixed_type(plan), columns) : gguf_matrix_type(form_, columns);
@@ -171,19 +181,24 @@ class Planner {
 
 GgufSubject gguf_subject(const families::FamilyConfig& config) {
   if (const auto* t5 = std::get_if<families::T5Config>(&config)) return gguf_t5_subject(*t5);
-  const auto* c = std::get_if<families::DecoderConfig>(&config);
-  if (!c || gguf_family(*c).empty() || c->classifier)
-    throw ConfigError(
-        fmt::format("--gguf writes language models of the families {}, found {}", fmt::join(gguf_model_types(), ", "),
-                    c ? c->model_type + (c->classifier ? " with a classifier" : "")
-                      : std::get<families::BertConfig>(config).names.base),
-        "gguf");
+  const auto refuse = [](const std::string& found) {
+    throw ConfigError(fmt::format("--gguf writes models of the families {}, and classifiers of bert and roberta alone; "
+                                  "found {}",
+                                  fmt::join(gguf_model_types(), ", "), found),
+                      "gguf");
+  };
+  if (const auto* bert = std::get_if<families::BertConfig>(&config)) {
+    if (gguf_family(*bert).empty()) refuse(bert->names.base);
+    return gguf_bert_subject(*bert);
+  }
+  const auto* c = &std::get<families::DecoderConfig>(config);
   const auto family = gguf_family(*c);
+  if (family.empty() || c->classifier) refuse(c->model_type + (c->classifier ? " with a classifier" : ""));
   return {.family = family,
           .model_type = c->model_type,
           .head = c->names.head,
           .tied = c->tied,
-          .copies_head = family == "olmo2" || family == "gptneox",
+          .copies_head = std::any_of(kHeadOfItsOwn.begin(), kHeadOfItsOwn.end(), [&](auto f) { return family == f; }),
           .heads = {c->num_heads, c->num_kv_heads},
           .layers = c->num_layers,
           .experts = c->experts.count,
@@ -205,9 +220,10 @@ at::Tensor values_for_gguf(const ExportedTensor& tensor, const io::TensorSource&
   const auto& shape = tensor.plan.shape;
   if (tensor.sources.empty()) return at::from_blob(const_cast<float*>(tensor.values.data()), shape, at::kFloat).clone();
   auto values = at::empty({tensor.plan.numel()}, at::kFloat);
+  const auto begin = tensor.first_row * shape.back();
   const auto each = tensor.plan.numel() / static_cast<std::int64_t>(tensor.sources.size());
   for (std::size_t i = 0; i < tensor.sources.size(); ++i)
-    weights.read(tensor.sources[i], 0, values.narrow(0, static_cast<std::int64_t>(i) * each, each));
+    weights.read(tensor.sources[i], begin, values.narrow(0, static_cast<std::int64_t>(i) * each, each));
   if (tensor.scale != 1) values.mul_(tensor.scale);
   if (tensor.arrangement == How::kTransposed) return values.reshape({shape[1], shape[0]}).t().contiguous();
   if (tensor.arrangement == How::kPlusOne) values.add_(1);

@@ -22,7 +22,8 @@ struct ExportedTensor {
   GgufArrangement arrangement = GgufArrangement::kPlain;
   GgufHeads heads = {};
   std::vector<float> values = {};
-  double scale = 1;  // of the values that are read
+  double scale = 1;            // of the values that are read
+  std::int64_t first_row = 0;  // of its source; those before it are left out
 };
 
 struct GgufExport {
@@ -38,8 +39,9 @@ struct GgufSubject {
   std::string model_type;  // for messages
   std::string head;        // "lm_head"
   bool tied = false;
-  bool copies_head = false;  // where tied, the file has it beside the table all the same
-  double head_scale = 1;     // of a head of its own
+  bool copies_head = false;         // where tied, the file has it beside the table all the same
+  double head_scale = 1;            // of a head of its own
+  std::int64_t first_position = 0;  // rows of learned positions before it are left out
   GgufHeads heads = {};
   std::int64_t layers = 0, experts = 0, vocab_size = 0;
 };

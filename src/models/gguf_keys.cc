@@ -41,6 +41,13 @@ const Reader& reader_of(const std::string& family) {
                                               {"qwen3moe", "silu", silu},
                                               {"olmo2", "silu", silu},
                                               {"phi3", "silu", silu},
+                                              {"phi2", "gelu_new", gelu, kAll, kAll, kAll},
+                                              {"stablelm", "silu", silu},
+                                              {"olmo", "silu", silu, kNone},
+                                              {"olmoe", "silu", silu, kNone},
+                                              {"chatglm", "silu", silu},
+                                              {"glm4", "silu", silu},
+                                              {"starcoder", "gelu_pytorch_tanh", tanh, kAll, kAll, kAll},
                                               {"gemma", "gelu_pytorch_tanh", tanh, kAny, kNone, kNone, true},
                                               {"gemma2", "gelu_pytorch_tanh", tanh, kAny, kNone, kNone, true},
                                               {"gemma3", "gelu_pytorch_tanh", tanh, kAny, kNone, kNone},
@@ -68,8 +75,12 @@ class Keys {
 
   GgufExport build() {
     check();
-    if (family_ == "gpt2")
+    if (is_one_of({"gpt2", "starcoder"}))
       add_gpt2();
+    else if (is_one_of({"phi2", "stablelm"}))
+      add_phi2();
+    else if (family_ == "chatglm")
+      add_chatglm();
     else if (family_ == "gptneox")
       add_neox();
     else if (family_ == "bloom")
@@ -117,6 +128,11 @@ class Keys {
     if (is("qwen3moe") && !c_.experts.normalised) refuse_in_gguf("norm_topk_prob false");
     for (std::int64_t i = 0; i < c_.num_layers; ++i)
       if (c_.experts.count > 0 && !c_.has_experts(i)) refuse_in_gguf("layers without experts beside those with them");
+    if (is("olmoe") && c_.experts.normalised) refuse_in_gguf("norm_topk_prob true");
+    if (is("starcoder") && c_.num_kv_heads != 1) refuse_in_gguf("multi_query false");
+    if (!is("olmo") && c_.clip_qkv > 0) refuse_in_gguf("clip_qkv");
+    if (is_one_of({"phi2", "stablelm"}) && c_.qk_norm != families::QkNorm::kNone) refuse_in_gguf("qk_layernorm true");
+    check_heads();
     if (!is("gemma2") && c_.attention_softcap != 0) refuse_in_gguf("attn_logit_softcapping");
     if (!is_one_of({"gemma2", "gemma3"}) && c_.logit_softcap != 0) refuse_in_gguf("final_logit_softcapping");
   }
@@ -125,6 +141,14 @@ class Keys {
     if ((has && readers_take == Biases::kNone) || (!has && readers_take == Biases::kAll))
       refuse_in_gguf(fmt::format("{} {} {} biases in {}: readers have {}", c_.model_type[0] == 'o' ? "an" : "a",
                                  c_.model_type, has ? "with" : "without", where, has ? "none" : "them"));
+  }
+
+  void check_heads() const {
+    const bool fill_a_row =
+        is_one_of({"phi2", "stablelm", "olmo", "olmoe", "chatglm"}) && c_.num_heads * c_.head_dim != c_.hidden_size;
+    if (fill_a_row) refuse_in_gguf("head_dim: readers divide hidden_size by num_attention_heads");
+    if (is("olmoe") && c_.num_kv_heads != c_.num_heads)
+      refuse_in_gguf("fewer key/value heads than heads: readers of an olmoe norm keys as queries");
   }
 
   void check_scales() const {
@@ -136,7 +160,8 @@ class Keys {
     const bool is_usual = std::all_of(c_.attention_scale.begin(), c_.attention_scale.end(),
                                       [&](double s) { return std::abs(s - usual) <= 1e-9 * usual; });
     if (is_usual) return;
-    if (is("gpt2")) refuse_in_gguf("scale_attn_weights false and scale_attn_by_inverse_layer_idx true");
+    if (is_one_of({"gpt2", "starcoder"}))
+      refuse_in_gguf("scale_attn_weights false and scale_attn_by_inverse_layer_idx true");
     refuse_in_gguf(fmt::format("this query_pre_attn_scalar: readers take {:.6g}", 1 / (usual * usual)));
   }
 
@@ -177,7 +202,7 @@ class Keys {
         if (c_.rotary_layers[static_cast<std::size_t>(i)] != ((i + 1) % 4 != 0))
           refuse_in_gguf("these no_rope_layers: readers leave out every fourth");
     const bool is_whole = c_.rotary.dims == c_.head_dim;
-    if (!is_whole && is_one_of({"llama", "mistral", "mixtral", "granite", "smollm3"}))
+    if (!is_whole && is_one_of({"llama", "mistral", "mixtral", "granite", "smollm3", "olmo", "olmoe"}))
       refuse_in_gguf("heads of which a part turns");
     if (!c_.window_rotary) return;
     if (c_.window_rotary->scaling != RopeScaling::kNone) refuse_in_gguf("rope_scaling of sliding layers");
@@ -187,7 +212,27 @@ class Keys {
 
   void add_gpt2() {
     add_sizes(c_.max_positions, c_.intermediate_size);
+    if (is("starcoder")) add_size("attention.head_count_kv", c_.num_kv_heads);
     add_number("attention.layer_norm_epsilon", c_.norm_eps);
+  }
+
+  void add_phi2() {
+    refuse_scaling();
+    add_sizes(c_.max_positions, c_.intermediate_size);
+    add_size("attention.head_count_kv", c_.num_kv_heads);
+    add_number("attention.layer_norm_epsilon", c_.norm_eps);
+    add_size("rope.dimension_count", c_.rotary.dims);
+    if (is("stablelm")) add("use_parallel_residual", c_.residual == families::ResidualKind::kParallel);
+    add_unusual_theta();
+  }
+
+  void add_chatglm() {
+    refuse_scaling();
+    add_sizes(c_.max_positions, c_.intermediate_size);
+    add_size("attention.head_count_kv", c_.num_kv_heads);
+    add_number("attention.layer_norm_rms_epsilon", c_.norm_eps);
+    add_size("rope.dimension_count", c_.rotary.dims);
+    add_number("rope.freq_base", c_.rotary.theta);
   }
 
   void add_sizes(std::int64_t context, std::int64_t feed_forward) {
@@ -264,9 +309,12 @@ class Keys {
     add_size("attention.head_count_kv", c_.num_kv_heads);
     add_number("rope.freq_base", c_.rotary.theta);
     if (c_.window_rotary) add_number("rope.freq_base_swa", c_.window_rotary->theta);
-    add_number(is("starcoder2") ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon", c_.norm_eps);
+    const bool has_means = is_one_of({"starcoder2", "olmo"});
+    add_number(has_means ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon", c_.norm_eps);
+    if (c_.clip_qkv > 0) add_number("attention.clamp_kqv", c_.clip_qkv);
     const bool is_usual_size = c_.head_dim * c_.num_heads == c_.hidden_size;
-    if (is_one_of({"llama", "qwen3", "qwen3moe", "gemma3"}) || !is_usual_size) add_head_sizes();
+    if (is_one_of({"llama", "qwen3", "qwen3moe", "gemma3", "glm4"}) || !is_usual_size) add_head_sizes();
+    if (is("glm4")) add_size("rope.dimension_count", c_.rotary.dims);
     if (c_.experts.count > 0) {
       add_size("expert_count", c_.experts.count);
       add_size("expert_used_count", c_.experts.per_token);

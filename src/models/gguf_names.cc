@@ -35,6 +35,7 @@ struct Family {
   const char* model_type;
   std::vector<Name> outside;
   std::vector<Stack> stacks;
+  std::vector<const char*> unread = {};  // modules that readers do without
 };
 
 std::vector<Name> join(std::vector<Name> a, const std::vector<Name>& b) {
@@ -68,6 +69,8 @@ const std::vector<Name> kQwenExperts = {{"ffn_gate_inp", "mlp.gate"},
                                         {"ffn_down_exps", "mlp.experts.{}.down_proj", How::kExperts},
                                         {"ffn_up_exps", "mlp.experts.{}.up_proj", How::kExperts}};
 
+const std::vector<Name> kFusedMlp = {{"ffn_up", "mlp.gate_up_proj"}, {"ffn_down", "mlp.down_proj"}};
+
 const std::vector<Name> kT5Attention = {
     {"attn_norm", "0.layer_norm"},   {"attn_q", "0.SelfAttention.q"},
     {"attn_k", "0.SelfAttention.k"}, {"attn_v", "0.SelfAttention.v"},
@@ -76,6 +79,16 @@ const std::vector<Name> kT5CrossAttention = {
     {"cross_attn_norm", "1.layer_norm"},     {"cross_attn_q", "1.EncDecAttention.q"},
     {"cross_attn_k", "1.EncDecAttention.k"}, {"cross_attn_v", "1.EncDecAttention.v"},
     {"cross_attn_o", "1.EncDecAttention.o"}, {"cross_attn_rel_b", ""}};  // some files have one; no model reads it
+// Without "bert." and "roberta.", which files of an encoder alone leave out.
+const std::vector<Name> kBertOutside = {{"token_embd", "embeddings.word_embeddings"},
+                                        {"token_types", "embeddings.token_type_embeddings"},
+                                        {"position_embd", "embeddings.position_embeddings"},
+                                        {"token_embd_norm", "embeddings.LayerNorm"}};
+const std::vector<Name> kBertLayer = {
+    {"attn_q", "attention.self.query"}, {"attn_k", "attention.self.key"},
+    {"attn_v", "attention.self.value"}, {"attn_output", "attention.output.dense"},
+    {"ffn_up", "intermediate.dense"},   {"attn_output_norm", "attention.output.LayerNorm"},
+    {"ffn_down", "output.dense"},       {"layer_output_norm", "output.LayerNorm"}};
 const std::vector<Family>& family_table() {
   constexpr auto kLayers = "model.layers.{}.";
   constexpr auto kShifted = How::kPlusOne;
@@ -96,10 +109,23 @@ const std::vector<Family>& family_table() {
                                         {"enc.output_norm", "encoder.final_layer_norm"},
                                         {"dec.output_norm", "decoder.final_layer_norm"},
                                         {"output", "lm_head"}};
+  const std::vector<Name> gpt_outside = {{"token_embd", "transformer.wte"},
+                                         {"position_embd", "transformer.wpe"},
+                                         {"output_norm", "transformer.ln_f"},
+                                         {"output", "lm_head"}};
+  const auto gpt_blocks = [](How matrices) {
+    return std::vector<Name>{{"attn_norm", "ln_1"},
+                             {"ffn_norm", "ln_2"},
+                             {"attn_qkv", "attn.c_attn", matrices},
+                             {"attn_output", "attn.c_proj", matrices},
+                             {"ffn_up", "mlp.c_fc", matrices},
+                             {"ffn_down", "mlp.c_proj", matrices}};
+  };
   const auto heads_of_bloom = How::kInterleaved;
   const auto blocks = [](const char* layers, std::vector<Name> names) {
     return std::vector<Stack>{{"blk.", layers, std::move(names)}};
   };
+  const auto of_bert = blocks("encoder.layer.{}.", kBertLayer);
   const auto of_llama = blocks(kLayers, join(join(kTwoNorms, kRotatedAttention), kGatedMlp));
   static const std::vector<Family> table = {
       {"llama", "llama", "llama", kLlamaOutside, of_llama},
@@ -127,23 +153,32 @@ const std::vector<Family>& family_table() {
       {"qwen3moe", "qwen3moe", "qwen3_moe", kLlamaOutside,
        blocks(kLayers, join(join(join(kTwoNorms, kPlainAttention), kHeadNorms), kQwenExperts))},
       {"phi3", "phi3", "phi3", kLlamaOutside,
-       blocks(kLayers, join(kTwoNorms, {{"attn_qkv", "self_attn.qkv_proj"},
-                                        {"attn_output", "self_attn.o_proj"},
-                                        {"ffn_up", "mlp.gate_up_proj"},
-                                        {"ffn_down", "mlp.down_proj"}}))},
-      {"gpt2",
-       "gpt2",
-       "gpt2",
-       {{"token_embd", "transformer.wte"},
-        {"position_embd", "transformer.wpe"},
-        {"output_norm", "transformer.ln_f"},
-        {"output", "lm_head"}},
-       blocks("transformer.h.{}.", {{"attn_norm", "ln_1"},
-                                    {"ffn_norm", "ln_2"},
-                                    {"attn_qkv", "attn.c_attn", How::kTransposed},
-                                    {"attn_output", "attn.c_proj", How::kTransposed},
-                                    {"ffn_up", "mlp.c_fc", How::kTransposed},
-                                    {"ffn_down", "mlp.c_proj", How::kTransposed}})},
+       blocks(kLayers, join(join(kTwoNorms, {{"attn_qkv", "self_attn.qkv_proj"}, {"attn_output", "self_attn.o_proj"}}),
+                            kFusedMlp))},
+      {"phi2",
+       "phi2",
+       "phi",
+       {{"token_embd", "model.embed_tokens"}, {"output_norm", "model.final_layernorm"}, {"output", "lm_head"}},
+       blocks(kLayers, {{"attn_norm", "input_layernorm"},
+                        {"attn_q", "self_attn.q_proj"},
+                        {"attn_k", "self_attn.k_proj"},
+                        {"attn_v", "self_attn.v_proj"},
+                        {"attn_output", "self_attn.dense"},
+                        {"ffn_up", "mlp.fc1"},
+                        {"ffn_down", "mlp.fc2"}})},
+      {"stablelm", "stablelm", "stablelm", kLlamaOutside,
+       blocks(kLayers, join(join(kTwoNorms, kPlainAttention), kGatedMlp))},
+      {"olmo", "olmo", "olmo", kLlamaOutside, blocks(kLayers, join(kRotatedAttention, kGatedMlp))},
+      {"olmoe", "olmoe", "olmoe", kLlamaOutside,
+       blocks(kLayers, join(join(join(kTwoNorms, kPlainAttention), kHeadNorms), kQwenExperts))},
+      {"chatglm", "chatglm", "glm", kLlamaOutside, blocks(kLayers, join(join(kTwoNorms, kPlainAttention), kFusedMlp))},
+      {"glm4", "glm4", "glm4", kLlamaOutside,
+       blocks(kLayers, join(join(join(kTwoNorms, {{"post_attention_norm", "post_self_attn_layernorm"},
+                                                  {"post_ffw_norm", "post_mlp_layernorm"}}),
+                                 kPlainAttention),
+                            kFusedMlp))},
+      {"gpt2", "gpt2", "gpt2", gpt_outside, blocks("transformer.h.{}.", gpt_blocks(How::kTransposed))},
+      {"starcoder", "starcoder", "gpt_bigcode", gpt_outside, blocks("transformer.h.{}.", gpt_blocks(How::kPlain))},
       {"gptneox",
        "gptneox",
        "gpt_neox",
@@ -182,6 +217,20 @@ const std::vector<Family>& family_table() {
                                     {"attn_output", "self_attention.dense"},
                                     {"ffn_up", "mlp.dense_h_to_4h"},
                                     {"ffn_down", "mlp.dense_4h_to_h"}})},
+      {"bert", "bert", "bert", kBertOutside, of_bert, {"cls", "pooler"}},
+      {"bert with a classifier",
+       "bert",
+       "bert",
+       join(kBertOutside, {{"cls", "pooler.dense"}, {"cls.output", "classifier"}}),
+       of_bert,
+       {"cls"}},
+      {"roberta", "bert", "roberta", kBertOutside, of_bert, {"lm_head", "pooler"}},
+      {"roberta with a classifier",
+       "bert",
+       "roberta",
+       join(kBertOutside, {{"cls", "classifier.dense"}, {"cls.output", "classifier.out_proj"}}),
+       of_bert,
+       {"lm_head", "pooler"}},
       {"t5",
        "t5",
        "t5",
@@ -344,6 +393,12 @@ std::string gguf_family(const families::T5Config& config) {
   return config.gated ? "t5 with gates" : "t5";
 }
 
+std::string gguf_family(const families::BertConfig& config) {
+  const bool classifies = config.head == families::BertHead::kSequenceClassification;
+  if (!config.roberta() && config.family != families::BertFamily::kBert) return "";
+  return std::string(config.roberta() ? "roberta" : "bert") + (classifies ? " with a classifier" : "");
+}
+
 std::string gguf_family(const families::DecoderConfig& config) {
   if (config.model_type == "falcon" && config.names.mlp_norm == "ln_mlp") return "falcon with two norms";
   for (const auto& f : family_table())
@@ -359,6 +414,7 @@ std::string gguf_family(const io::GgufFile& file) {
   if (*architecture == "llama" && experts) return "mixtral";
   if (*architecture == "falcon" && file.find("blk.0.attn_norm_2.weight")) return "falcon with two norms";
   if (*architecture == "t5" && file.find("enc.blk.0.ffn_gate.weight")) return "t5 with gates";
+  if (*architecture == "bert" && file.find("cls.output.weight")) return "bert with a classifier";
   auto known = architectures();
   for (const char* said_by_some : {"mistral", "mixtral"}) known.emplace_back(said_by_some);
   if (std::find(known.begin(), known.end(), *architecture) != known.end()) return *architecture;
@@ -388,8 +444,13 @@ std::optional<std::int64_t> expert_in(const std::string& pattern, const std::str
 
 std::optional<GgufPlace> gguf_place(const std::string& family, const std::string& name) {
   const Family& f = family_named(family);
-  for (const char* made : {".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq"})
+  for (const char* made : {".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq", "embeddings.position_ids"})
     if (name.ends_with(made)) return GgufPlace{};
+  if (std::string(f.architecture) == "bert")
+    for (const std::string base : {"bert.", "roberta."})
+      if (name.starts_with(base)) return gguf_place(family, name.substr(base.size()));
+  for (const std::string module : f.unread)
+    if (name.starts_with(module + ".")) return GgufPlace{};
   const Stack* stack = nullptr;
   std::int64_t layer = -1;
   std::string inner = name;
@@ -408,7 +469,9 @@ std::optional<GgufPlace> gguf_place(const std::string& family, const std::string
     const auto expert = n.how == How::kExperts ? expert_in(n.name, module) : std::nullopt;
     if (!expert && module != n.name) continue;
     const std::string block = stack ? fmt::format("{}{}.", stack->stored, layer) : "";
-    return GgufPlace{block + n.stored + inner.substr(dot), n.how, expert.value_or(-1)};
+    const std::string end = inner.substr(dot);  // LayerNorm.gamma: of the first BERTs
+    const std::string suffix = end == ".gamma" ? ".weight" : end == ".beta" ? ".bias" : end;
+    return GgufPlace{block + n.stored + suffix, n.how, expert.value_or(-1)};
   }
   const std::string base = "transformer.";  // GPT-2's and BLOOM's own files leave it out
   const bool may_lack_base = std::string(f.stacks[0].layers).starts_with(base) && !name.starts_with(base);

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "families/bert_config.h"
 #include "families/decoder_config.h"
 #include "families/t5_config.h"
 #include "io/gguf.h"
@@ -17,6 +18,7 @@ std::string gguf_family(const io::GgufFile& file);
 /// The same of a model; empty: no file is written of its family.
 std::string gguf_family(const families::DecoderConfig& config);
 std::string gguf_family(const families::T5Config& config);
+std::string gguf_family(const families::BertConfig& config);
 /// general.architecture of a family's files.
 std::string gguf_architecture(const std::string& family);
 /// The same families' model_type in config.json.

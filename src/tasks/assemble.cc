@@ -250,10 +250,9 @@ Assembled assemble(const AssembleOptions& options, std::shared_ptr<comm::Communi
   if (options.freeze_lora_a) freeze_lora_a(a);
   count(a);
   if (is_from_folder) note_unused_weights(a, options.model_folder, *as_stored);
+  const auto names = std::make_shared<const models::NamesInFiles>(*a.model);
   if (!fsdp.source_name) {
-    fsdp.source_name = [source = fsdp.source, names = models::NamesInFiles(*a.model)](const std::string& name) {
-      return names.in(*source, name);
-    };
+    fsdp.source_name = [source = fsdp.source, names](const std::string& name) { return names->in(*source, name); };
   }
   if (build.min_vocab_size > 0) {
     auto grown = grow_tables(fsdp, *a.model, a.config.vocab_size);
@@ -273,10 +272,8 @@ Assembled assemble(const AssembleOptions& options, std::shared_ptr<comm::Communi
   if (options.before_sharding) options.before_sharding(a, fsdp);
   a.sharded = fsdp::fully_shard(*a.model, std::move(group), std::move(fsdp));
   const auto begin = [&](const checkpoint::AdaptedModule& adapted, std::optional<std::uint64_t> seed) {
-    checkpoint::initialise_from_weights(*a.sharded, adapted, seed,
-                                        [&, names = models::NamesInFiles(*a.model)](const std::string& name) {
-                                          return stored_weight(*as_stored, names, name);
-                                        });
+    checkpoint::initialise_from_weights(
+        *a.sharded, adapted, seed, [&](const std::string& name) { return stored_weight(*as_stored, *names, name); });
   };
   if (a.adapters)
     begin(a.adapted(), options.adapter_folder.empty() ? std::optional<std::uint64_t>(options.seed) : std::nullopt);

@@ -14,7 +14,6 @@
 #include "hub/model_folder.h"
 #include "models/gguf_model.h"
 #include "models/model.h"
-#include "models/pack_layers.h"
 #include "tasks/export_gguf.h"
 #include "tasks/export_gguf_adapter.h"
 #include "tasks/merge.h"
@@ -142,11 +141,7 @@ std::string export_gguf(ExportOptions o, const checkpoint::OpenedState& state,
                       .weights = state.source,
                       .output = o.output,
                       .form = *o.gguf};
-  if (!o.merge) {
-    if (const auto packed = models::packed_in_folder(state.source, base))
-      request.weights = models::unpacked_source(*models::build_model(base, nullptr), packed);
-    return group->rank() == 0 ? write_gguf(request) : "";
-  }
+  if (!o.merge) return group->rank() == 0 ? write_gguf(request) : "";
   std::optional<Staging> staging;
   const std::string merged = o.output + ".merged";
   if (group->rank() == 0) staging.emplace(merged);

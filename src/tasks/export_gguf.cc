@@ -6,11 +6,16 @@
 #include <cctype>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "base/file.h"
 #include "base/open_file.h"
+#include "families/config_reader.h"
 #include "models/check_sizes.h"
+#include "models/gguf_model.h"
+#include "models/gguf_names.h"
 #include "models/model.h"
+#include "models/pack_layers.h"
 #include "tessera/base/error.h"
 #include "text/gguf_vocabulary_of.h"
 #include "text/tokenizer.h"
@@ -77,6 +82,9 @@ void add_tokenizer(const text::GgufVocabulary& v, io::GgufMetadata& metadata) {
     if (id >= 0) add(std::string(name) + "_token_id", static_cast<std::uint32_t>(id));
   if (v.add_bos) add("add_bos_token", *v.add_bos);
   if (v.add_eos) add("add_eos_token", *v.add_eos);
+  if (v.add_sep) add("add_sep_token", *v.add_sep);
+  if (v.lowercase) add("normalizer.lowercase", *v.lowercase);
+  if (v.strip_accents) add("normalizer.strip_accents", *v.strip_accents);
   if (v.add_space_prefix) add("add_space_prefix", *v.add_space_prefix);
   if (v.remove_extra_whitespaces) add("remove_extra_whitespaces", *v.remove_extra_whitespaces);
   if (!v.precompiled_charsmap.empty())
@@ -84,6 +92,50 @@ void add_tokenizer(const text::GgufVocabulary& v, io::GgufMetadata& metadata) {
         std::vector<std::uint8_t>(v.precompiled_charsmap.begin(), v.precompiled_charsmap.end()));
   for (const auto& [name, text] : v.chat_templates)
     metadata.emplace_back("tokenizer.chat_template" + (name == "default" ? "" : "." + name), text);
+}
+
+/// Of a BERT, heads that readers do without may be missing.
+void check_weights(const models::Model& model, const std::string& family, const std::string& folder,
+                   const io::TensorSource& weights) {
+  auto missing = models::missing_weights(model, weights);
+  std::erase_if(missing, [&](const std::string& name) {
+    const auto place = models::gguf_place(family, name);
+    return place && place->stored.empty();
+  });
+  if (missing.empty()) return models::check_sizes(folder, weights);
+  throw DataError(fmt::format("'{}' lacks the tensors {}", folder, models::few_of(missing)), folder);
+}
+
+/// How sentence-transformers pools the tokens of a text (modules.json and what it names), in the format's numbers.
+std::optional<std::uint32_t> pooling_of(const std::string& folder) {
+  if (!is_there(folder + "/modules.json")) return std::nullopt;
+  const std::pair<const char*, std::uint32_t> kinds[] = {
+      {"mean_tokens", 1}, {"cls_token", 2}, {"lasttoken", 3}};  // of those that are on, the first
+  const auto modules = nlohmann::json::parse(read_text_file(folder + "/modules.json"), nullptr, false);
+  for (const auto& module : modules) {
+    const bool pools = module.is_object() && module.value("type", "").ends_with("Pooling");
+    const std::string file = pools ? folder + "/" + module.value("path", "") + "/config.json" : "";
+    if (!pools || !is_there(file)) continue;
+    const auto settings = families::read_json(file);
+    for (const auto& [name, kind] : kinds)
+      if (settings.value(std::string("pooling_mode_") + name, false)) return kind;
+    throw ConfigError("--gguf: '" + file + "' pools neither by mean_tokens nor cls_token nor lasttoken", "gguf");
+  }
+  return std::nullopt;
+}
+
+void add_pooling(const GgufRequest& r, const families::FamilyConfig& config, models::GgufExport& planned) {
+  constexpr std::uint32_t kRank = 4;
+  const auto& bert = std::get<families::BertConfig>(config);
+  const bool ranks = bert.head == families::BertHead::kSequenceClassification;
+  const auto pooling =
+      ranks ? std::optional(kRank) : pooling_of(r.name_folder.empty() ? r.model_folder : r.name_folder);
+  if (pooling)
+    planned.metadata.emplace_back(planned.architecture + ".pooling_type", *pooling);
+  else
+    planned.note =
+        "no modules.json says how the tokens of a text become one vector: tell readers (llama.cpp: --pooling mean)\n";
+  planned.metadata.emplace_back("tokenizer.ggml.token_type_count", static_cast<std::uint32_t>(bert.type_vocab_size));
 }
 
 }  // namespace
@@ -128,12 +180,18 @@ std::uint32_t gguf_file_type(models::GgufForm form) {
 std::string write_gguf(const GgufRequest& r) {
   const auto json = models::read_described_config(r.model_folder);
   const auto config = families::parse_config(json, r.model_folder + "/config.json");
-  auto planned = models::plan_gguf(config, json, *r.weights, r.form);
-  models::check_weights(*models::build_model(r.model_folder, nullptr), *r.weights);
+  const auto subject = models::gguf_subject(config);
+  const auto model = models::build_model(r.model_folder, nullptr);
+  const auto packed = models::packed_in_folder(r.weights, r.model_folder);
+  const std::shared_ptr<const io::TensorSource> weights = packed ? models::unpacked_source(*model, packed) : r.weights;
+  auto planned = models::plan_gguf(config, json, *weights, r.form);
+  if (std::holds_alternative<families::BertConfig>(config))
+    check_weights(*model, subject.family, r.model_folder, *weights);
+  else
+    models::check_weights(*model, *weights);
   const auto tokenizer = text::open_tokenizer(r.tokenizer_folder);
-  const auto vocab_size = models::gguf_subject(config).vocab_size;
-  auto vocabulary =
-      text::gguf_vocabulary_of(*tokenizer, tokenizer_json(*tokenizer, r.tokenizer_folder, r.output), vocab_size);
+  const auto root = tokenizer_json(*tokenizer, r.tokenizer_folder, r.output);
+  auto vocabulary = text::gguf_vocabulary_of(*tokenizer, root, subject.vocab_size);
   const auto said = text::read_tokenizer_config(r.tokenizer_folder);
   if (said.add_bos_token) vocabulary.add_bos = said.add_bos_token;
   if (said.add_eos_token) vocabulary.add_eos = said.add_eos_token;
@@ -141,6 +199,16 @@ std::string write_gguf(const GgufRequest& r) {
     vocabulary.add_space_prefix = said.add_prefix_space;
   if (vocabulary.model == "llama" && is_one_of(planned.architecture, {"gemma", "gemma2", "gemma3"}))
     vocabulary.add_space_prefix = false;
+  if (is_one_of(planned.architecture, {"chatglm", "glm4"})) {  // by their names readers know them
+    if (vocabulary.pre == "llama-bpe") vocabulary.pre = "glm4";
+    if (vocabulary.pre == "dbrx") vocabulary.pre = "chatglm-bpe";
+  }
+  if (is_one_of(planned.architecture, {"chatglm", "phi2"}) && !vocabulary.add_bos) vocabulary.add_bos = false;
+  if (planned.architecture == "bert") {
+    if (vocabulary.model == "gpt2") vocabulary.pre = "roberta-bpe";
+    vocabulary.add_sep = text::separates_twice(root);
+    add_pooling(r, config, planned);
+  }
   std::vector<io::GgufTensorPlan> plans;
   for (const auto& tensor : planned.tensors) plans.push_back(tensor.plan);
   io::GgufMetadata metadata = {{"general.architecture", planned.architecture},
@@ -153,7 +221,7 @@ std::string write_gguf(const GgufRequest& r) {
   metadata.emplace_back("general.quantization_version", std::uint32_t{2});
   io::GgufWriter writer(r.output, metadata, plans);
   for (const auto& tensor : planned.tensors)
-    writer.write(models::values_for_gguf(tensor, *r.weights).const_data_ptr<float>());
+    writer.write(models::values_for_gguf(tensor, *weights).const_data_ptr<float>());
   writer.commit();
   return planned.note + fmt::format("{} with {} tensors saved in {}\n", planned.architecture, plans.size(), r.output);
 }

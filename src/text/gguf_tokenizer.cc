@@ -146,8 +146,8 @@ class Converter {
     root["normalizer"] = {{"type", "BertNormalizer"},
                           {"clean_text", true},
                           {"handle_chinese_chars", true},
-                          {"strip_accents", nullptr},
-                          {"lowercase", true}};
+                          {"strip_accents", v_.strip_accents ? json(*v_.strip_accents) : json()},
+                          {"lowercase", v_.lowercase.value_or(true)}};
     root["pre_tokenizer"] = {{"type", "BertPreTokenizer"}};
     root["post_processor"] = json_cls_sep_template({cls, token(cls)}, {sep, token(sep)});
     root["decoder"] = {{"type", "WordPiece"}, {"prefix", "##"}, {"cleanup", true}};

@@ -30,7 +30,8 @@ struct GgufVocabulary {
   // The *_token_id keys; -1: not given.
   std::int32_t bos_id = -1, eos_id = -1, unk_id = -1, sep_id = -1, pad_id = -1, cls_id = -1, mask_id = -1;
   // add_bos_token, add_eos_token, add_space_prefix; unset: what the model usually does.
-  std::optional<bool> add_bos, add_eos, add_space_prefix;
+  std::optional<bool> add_bos, add_eos, add_sep, add_space_prefix;
+  std::optional<bool> lowercase, strip_accents;  // of bert; unset: it does, and as lowercase
 
   std::map<std::string, std::string>
       chat_templates;  // tokenizer.chat_template is "default", tokenizer.chat_template.X is "X"

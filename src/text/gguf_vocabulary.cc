@@ -51,7 +51,10 @@ GgufVocabulary gguf_vocabulary(const GgufHeader& header) {
   v.mask_id = id_of(header, "mask");
   v.add_bos = header.boolean("tokenizer.ggml.add_bos_token");
   v.add_eos = header.boolean("tokenizer.ggml.add_eos_token");
+  v.add_sep = header.boolean("tokenizer.ggml.add_sep_token");
   v.add_space_prefix = header.boolean("tokenizer.ggml.add_space_prefix");
+  v.lowercase = header.boolean("tokenizer.ggml.normalizer.lowercase");
+  v.strip_accents = header.boolean("tokenizer.ggml.normalizer.strip_accents");
   v.chat_templates = templates_of(header);
   return v;
 }

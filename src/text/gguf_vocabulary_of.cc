@@ -42,16 +42,23 @@ class VocabularyBuilder {
   GgufVocabulary build(std::int64_t vocab_size) {
     const json& model = root_.at("model");
     const std::string type = model.value("type", "BPE");
-    if (type != "BPE" && type != "Unigram")
+    if (type != "BPE" && type != "Unigram" && type != "WordPiece")
       throw DataError("--gguf: a tokenizer of type " + type +
-                      " is not written; byte-level BPE and SentencePiece's BPE and unigrams are");
+                      " is not written; byte-level BPE, WordPiece and SentencePiece's BPE and unigrams are");
+    is_words_ = type == "WordPiece";
     is_byte_level_ =
         type == "BPE" && (!model.value("byte_fallback", false) || cuts_bytes(root_.value("pre_tokenizer", json())));
-    v_.model = type == "Unigram" ? "t5" : is_byte_level_ ? "gpt2" : "llama";
+    v_.model = type == "Unigram" ? "t5" : is_words_ ? "bert" : is_byte_level_ ? "gpt2" : "llama";
     v_.pre = is_byte_level_ ? gguf_pre_name(root_.value("normalizer", json()), root_.value("pre_tokenizer", json()),
                                             model.value("ignore_merges", false))
+             : is_words_    ? "jina-v2-en"
                             : "default";
-    if (type == "Unigram") {
+    if (is_words_) {
+      add_tokens(model, vocab_size);
+      mark_words();
+      v_.lowercase = false;
+      add_normalizer(root_.value("normalizer", json()));
+    } else if (type == "Unigram") {
       add_unigrams(model, vocab_size);
     } else {
       add_tokens(model, vocab_size);
@@ -67,6 +74,8 @@ class VocabularyBuilder {
     v_.pad_id = tokenizer_.pad_id();
     v_.cls_id = tokenizer_.cls_id();
     v_.mask_id = tokenizer_.mask_id();
+    if (v_.bos_id < 0) v_.bos_id = v_.cls_id;
+    if (v_.eos_id < 0) v_.eos_id = v_.sep_id;
     v_.chat_templates = tokenizer_.chat_templates();
     const auto ids = tokenizer_.encode("a").ids;  // what it puts around a text
     const bool begins = v_.bos_id >= 0 && !ids.empty() && ids.front() == v_.bos_id,
@@ -75,6 +84,10 @@ class VocabularyBuilder {
     const bool assumed = is_byte_level_ ? gguf_pre(v_.pre, "--gguf").add_bos : !is_unigram;
     if (begins || assumed) v_.add_bos = begins;
     if (ends != is_unigram) v_.add_eos = ends;
+    if (is_words_ && !(begins && ends))
+      throw DataError(
+          "--gguf: readers of WordPiece put cls_token before and sep_token behind a text; this tokenizer "
+          "does not");
     check_cuts_alike();
     return std::move(v_);
   }
@@ -89,7 +102,7 @@ class VocabularyBuilder {
   /// What a reader of the file would make of a text.
   void check_cuts_alike() const {
     if (is_byte_level_ && v_.merges.empty()) return;  // every byte is a token, which readers do not take
-    const std::string text = "Hello world, 12 times.";
+    const std::string text = std::string("Hello world, 12 times.") + (is_words_ ? " Caf\u00e9 \u4e2d\u6587" : "");
     const auto own = tokenizer_.encode(text, false).ids, written = make_gguf_tokenizer(v_)->encode(text, false).ids;
     if (own != written)
       throw DataError(fmt::format(
@@ -104,6 +117,29 @@ class VocabularyBuilder {
                                   v_.tokens.size()));
     v_.tokens[id] = token;
     v_.token_types[id] = type;
+  }
+
+  /// Words begin with U+2581, and what continues a word has no sign.
+  void mark_words() {
+    const std::string continues = "##";
+    for (std::size_t id = 0; id < v_.tokens.size(); ++id) {
+      std::string& token = v_.tokens[id];
+      if (v_.token_types[id] != kControlToken)
+        token = token.starts_with(continues) ? token.substr(continues.size()) : std::string(kMetaspace) + token;
+    }
+  }
+
+  /// Of tokenizer.json; a BertNormalizer that says nothing of accents strips them where it makes letters small.
+  void add_normalizer(const json& stage) {
+    if (!stage.is_object()) return;
+    const std::string type = stage.value("type", "");
+    if (type == "Lowercase") v_.lowercase = true;
+    if (type == "StripAccents") v_.strip_accents = true;
+    if (type == "BertNormalizer") {
+      v_.lowercase = stage.value("lowercase", true);
+      if (stage.value("strip_accents", json()).is_boolean()) v_.strip_accents = stage["strip_accents"].get<bool>();
+    }
+    for (const json& part : stage.value("normalizers", json::array())) add_normalizer(part);
   }
 
   void add_unused_tokens(std::int64_t vocab_size) {
@@ -172,7 +208,7 @@ class VocabularyBuilder {
   }
 
   std::int32_t plain_type(const std::string& token, const json& model) const {
-    if (is_byte_level_) return kNormalToken;
+    if (is_byte_level_ || is_words_) return kNormalToken;
     if (token.size() == 6 && token.starts_with("<0x") && token.ends_with('>')) return kByteToken;
     const bool is_unknown = model.contains("unk_token") && model["unk_token"] == token;
     return is_unknown ? kUnknownToken : kNormalToken;
@@ -205,10 +241,24 @@ class VocabularyBuilder {
   const Tokenizer& tokenizer_;
   const json& root_;
   GgufVocabulary v_;
-  bool is_byte_level_ = true;
+  bool is_byte_level_ = true, is_words_ = false;
 };
 
 }  // namespace
+
+bool separates_twice(const json& root) {
+  const json stage = root.value("post_processor", json());
+  if (!stage.is_object()) return false;
+  const json none = json::array();
+  const auto parts = stage.value("type", "") == "Sequence" ? stage.value("processors", none) : json::array({stage});
+  return std::any_of(parts.begin(), parts.end(), [&](const json& part) {
+    const json pair = part.value("pair", none);
+    const auto is_text = [](const json& piece) { return piece.contains("Sequence"); };
+    const auto first = std::find_if(pair.begin(), pair.end(), is_text);
+    const auto second = first == pair.end() ? first : std::find_if(first + 1, pair.end(), is_text);
+    return part.value("type", "") == "RobertaProcessing" || (second != pair.end() && second - first > 2);
+  });
+}
 
 GgufVocabulary gguf_vocabulary_of(const Tokenizer& tokenizer, const json& root, std::int64_t vocab_size) {
   try {

@@ -57,6 +57,17 @@ TEST(LaunchOutput, AFailureIsNoticedBesideARankThatWritesWithoutPause) {
   EXPECT_LT(std::chrono::steady_clock::now() - begin, 20s);
 }
 
+// The ranks go on to their end.
+TEST(LaunchOutput, AFullDiskIsAnErrorAtTheEnd) {
+  const test::TempFolder folder("launch_full");
+  const std::string done = folder.path() + "/done";
+  const Finished r =
+      run_shell_launch({"--num_processes", "2", "--tee", "1"}, "echo a; echo b; touch " + done + "$RANK", ">/dev/full");
+  EXPECT_EQ(r.exit_code, 1);
+  EXPECT_SAYS(r.err, "stdout of the ranks is not whole: No space left on device");
+  for (const char* rank : {"0", "1"}) EXPECT_TRUE(std::filesystem::exists(done + rank));
+}
+
 TEST(LaunchOutput, AReaderWhoStandsStillDoesNotHoldTheLauncher) {
   Subprocess p(shell_launch({"--tee", "3"}, "echo ready; exec yes", "2>&1"));
   ASSERT_TRUE(p.wait_for_output("ready"));

@@ -64,7 +64,8 @@ INSTANTIATE_TEST_SUITE_P(Families, VerifyGguf,
                          testing::Values("llama", "llama3", "mistral", "mixtral", "qwen2", "qwen3", "qwen3moe", "gemma",
                                          "gemma2", "gemma3", "granite", "smollm3", "olmo2", "starcoder2", "phi3",
                                          "phi3_long", "gpt2", "gptneox", "bloom", "falcon", "falcon_two_norms", "t5",
-                                         "t5_gated"));
+                                         "t5_gated", "phi2", "stablelm", "stablelm_parallel", "olmo", "olmoe",
+                                         "chatglm", "glm4", "starcoder"));
 
 TEST(Verify, FailsWhenTheToleranceIsTooTightToBeMet) {
   const Finished r = verify("A_models/t5_v1_0", 1, {"--logits_tolerance", "1e-12"});

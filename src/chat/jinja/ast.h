@@ -71,13 +71,14 @@ enum class StatementKind {
   kGeneration,  // body, whose place in the text is recorded
   kScope,       // body in a scope of its own: {% autoescape %}, {% block %} with scoped
   kBlock,       // body that sees what the template itself sets, but nothing of loops and macros around it
+  kRequired,    // a block that another template would have to fill: there is none
   kImport,      // include, import, from, extends: there is no other template
 };
 
 struct Statement {
   StatementKind kind = StatementKind::kData;
   Position at;
-  std::string text;  // data; the macro's name; the tag of kImport
+  std::string text;  // data; the macro's name; the tag of kImport; the name of kRequired
   ExpressionPtr expression, condition, target;
   bool recursive = false;
   Body body, otherwise;

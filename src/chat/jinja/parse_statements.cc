@@ -249,13 +249,19 @@ Parser::StatementPtr Parser::parse_scope(const std::string& tag) {
   expect(TokenKind::kName);
   if (!blocks_.insert(name).second) fail_at(out->at, fmt::format("block '{}' defined twice", name));
   if (!skip_word("scoped")) out->kind = StatementKind::kBlock;
-  skip_word("required");
+  const bool is_required = skip_word("required");
   if (is_operator("-"))
     fail_at(current().at,
             "Block names in Jinja have to be valid Python identifiers and may not contain hyphens, use an underscore "
             "instead.");
   out->body = parse_inner({"endblock"}, true, false);
   skip_word(name);
+  if (!is_required) return out;
+  for (const auto& inner : out->body)
+    if (inner->kind != StatementKind::kData || inner->text.find_first_not_of(" \t\n\v\f\r") != std::string::npos)
+      fail_at(out->at, "Required blocks can only contain comments or whitespace");
+  out->kind = StatementKind::kRequired;
+  out->text = name;
   return out;
 }
 

@@ -105,6 +105,8 @@ Interpreter::Flow Interpreter::execute(const Statement& s, const ScopePtr& scope
       return execute(s.body, std::make_shared<Scope>(scope));
     case StatementKind::kBlock:
       return execute(s.body, std::make_shared<Scope>(top_));
+    case StatementKind::kRequired:
+      type_error(fmt::format("Required block '{}' not found", s.text));
     case StatementKind::kImport:
       type_error(fmt::format("'{}' needs other templates; a chat template stands alone", s.text));
   }

@@ -21,7 +21,10 @@ from safetensors.torch import save_file  # noqa: E402
 
 SIZES = dict(vocab_size=24, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
              max_position_embeddings=64)
+WHOLE = SIZES | dict(num_key_value_heads=4, pad_token_id=0, eos_token_id=2, bos_token_id=1)
 GPT = dict(vocab_size=24, hidden_size=16, n_layer=2, n_head=4)
+BERT = dict(vocab_size=24, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4, max_position_embeddings=64)
+HEADS = {"T5": "ForConditionalGeneration", "Bert": "ForMaskedLM", "Roberta": "ForSequenceClassification"}
 T5 = dict(vocab_size=24, d_model=16, d_kv=8, d_ff=24, num_layers=2, num_decoder_layers=2, num_heads=4, relative_attention_num_buckets=8,
           n_positions=64, decoder_start_token_id=0)
 FACTORS = dict(short_factor=[1.0, 1.5], long_factor=[2.0, 3.0])
@@ -54,6 +57,17 @@ FAMILIES = {
     "falcon": ("Falcon", dict(vocab_size=24, hidden_size=16, num_hidden_layers=2, num_attention_heads=4, num_kv_heads=1)),
     "falcon_two_norms": ("Falcon", dict(vocab_size=24, hidden_size=16, num_hidden_layers=2, num_attention_heads=4, num_kv_heads=2,
                                         new_decoder_architecture=True)),
+    "phi2": ("Phi", WHOLE | dict(intermediate_size=64, rope_theta=10000.0)),
+    "stablelm": ("StableLm", WHOLE | dict(use_qkv_bias=True, partial_rotary_factor=0.5)),
+    "stablelm_parallel": ("StableLm", WHOLE | dict(use_parallel_residual=True, partial_rotary_factor=0.5)),
+    "olmo": ("Olmo", WHOLE | dict(clip_qkv=0.5)),
+    "olmoe": ("Olmoe", WHOLE | dict(num_experts=3, num_experts_per_tok=2)),
+    # the converter takes hidden_size for the longest row, and 1e-5 and 10,000 for what config.json says
+    "chatglm": ("Glm", SIZES | dict(head_dim=4, attention_bias=True, max_position_embeddings=16, rms_norm_eps=1e-5, pad_token_id=0)),
+    "glm4": ("Glm4", SIZES | dict(head_dim=8, attention_bias=True, pad_token_id=0)),
+    "starcoder": ("GPTBigCode", dict(vocab_size=24, n_embd=16, n_layer=2, n_head=4, n_positions=64)),
+    "bert": ("Bert", BERT),
+    "roberta": ("Roberta", BERT | dict(pad_token_id=1, id2label={0: "good", 1: "bad", 2: "neither"})),
     "t5": ("T5", T5 | dict(feed_forward_proj="relu")),
     "t5_gated": ("T5", T5 | dict(feed_forward_proj="gated-gelu", tie_word_embeddings=False, num_layers=3)),
 }
@@ -64,7 +78,7 @@ def make(family: str) -> None:
     torch.manual_seed(11)
     config = getattr(transformers, name + "Config")(**sizes, attn_implementation="eager")
     architecture = "Gemma3ForCausalLM" if name == "Gemma3Text" else "GPT2LMHeadModel" if name == "GPT2" else \
-        name + ("ForConditionalGeneration" if name == "T5" else "ForCausalLM")
+        name + HEADS.get(name, "ForCausalLM")
     model = getattr(transformers, architecture)(config).eval()
     with torch.no_grad():  # norms and biases are not all the same
         for parameter in model.parameters():
@@ -84,7 +98,9 @@ def make(family: str) -> None:
     with torch.no_grad():
         logits = model(ids, labels=ids[:, :6].contiguous()).logits if name == "T5" else model(ids).logits
     state = {k: v.half().contiguous() for k, v in model.state_dict().items() if not (stored.get("tie_word_embeddings", True) and k == "lm_head.weight")}
-    tied = model.get_output_embeddings().weight is model.get_input_embeddings().weight
+    if name == "Bert":  # the encoder alone
+        state = {k.removeprefix("bert."): v for k, v in state.items() if not k.startswith("cls.")}
+    tied = model.get_output_embeddings() is not None and model.get_output_embeddings().weight is model.get_input_embeddings().weight
     if tied:
         state = {k: v for k, v in state.items() if k not in ("lm_head.weight", "embed_out.weight")}
     state = {k: v for k, v in state.items() if not k.endswith("coder.embed_tokens.weight")}

@@ -63,6 +63,18 @@ TEST(JinjaNames, ABlockSeesWhatTheTemplateSetsAndNoLoops) {
   EXPECT_EQ(text_or_error("{% block b %}{% endblock %}{% block b %}{% endblock %}"), "block 'b' defined twice");
 }
 
+// No template extends this one, which would have to fill it.
+TEST(JinjaNames, ARequiredBlockIsMissingWhereItIsReached) {
+  const std::string missing = "Required block 'b' not found";
+  EXPECT_EQ(text_or_error("a{% block b required %}{% endblock %}"), missing);
+  EXPECT_EQ(text_or_error("{% block b scoped required %} \n{# none #} {% endblock b %}"), missing);
+  EXPECT_EQ(text_or_error("{% if false %}{% block b required %}{% endblock %}{% endif %}c"), "c");
+  EXPECT_EQ(text_or_error("{% block required %}d{% endblock %}"), "d");
+  for (const char* inside : {"a", "{{ 1 }}", "{% if 0 %}{% endif %}"})
+    EXPECT_EQ(text_or_error(std::string("{% block b required %}") + inside + "{% endblock %}"),
+              "Required blocks can only contain comments or whitespace");
+}
+
 TEST(JinjaNames, LoopIsNotToBeSetInALoop) {
   const std::string refused = "Can't assign to special loop variable in for-loop target";
   EXPECT_EQ(text_or_error("{% set loop = 3 %}{{ loop }}"), "3");

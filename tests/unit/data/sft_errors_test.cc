@@ -72,6 +72,8 @@ TEST_F(SftData, MalformedChatRowsNameFileRowAndKey) {
       {R"({"messages": null})", "train.jsonl:2: key \"messages\" must be a list of messages, found null"},
       {R"({"messages": [{"role": "user", "content": "x"}], "chat_template_kwargs": "{}"})",
        "train.jsonl:2: key \"chat_template_kwargs\" must be an object, found str"},
+      {R"({"messages": [{"role": "user", "content": "x"}], "chat_template_kwargs": {"messages": []}})",
+       "train.jsonl:2: \"chat_template_kwargs\" must not have messages: those of the row are rendered"},
       {R"({"messages": )", "train.jsonl:2: not JSON at byte"},
       {R"([1])", "train.jsonl:2: expected a JSON object, found list"},
   };

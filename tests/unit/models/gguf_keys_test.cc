@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "families/families.h"
+#include "models/gguf_bert.h"
 #include "models/gguf_keys.h"
 #include "models/gguf_names.h"
 #include "models/gguf_t5.h"
@@ -26,14 +27,18 @@ std::string said(const std::string& model_type, const json& more, GgufExport* ma
                  {"tie_word_embeddings", true},
                  {"torch_dtype", "float32"},
                  {"pad_token_id", 0}};
+  if (model_type.starts_with("glm")) config["head_dim"] = 8;
   if (model_type.starts_with("gemma")) config.update({{"head_dim", 8}, {"query_pre_attn_scalar", 8}});
   if (model_type == "falcon" || model_type == "bloom") config["n_head"] = 4;
   config.update(more);
   const auto parsed = families::parse_config(config, "config.json");
   try {
     const auto* t5 = std::get_if<families::T5Config>(&parsed);
+    const auto* bert = std::get_if<families::BertConfig>(&parsed);
     const auto* decoder = std::get_if<families::DecoderConfig>(&parsed);
-    auto out = t5 ? gguf_t5_keys(*t5, config) : gguf_keys(gguf_family(*decoder), *decoder, config);
+    auto out = t5     ? gguf_t5_keys(*t5, config)
+               : bert ? gguf_bert_keys(*bert, config)
+                      : gguf_keys(gguf_family(*decoder), *decoder, config);
     if (made) *made = out;
     return out.note;
   } catch (const ConfigError& e) {
@@ -64,6 +69,22 @@ TEST(GgufKeys, ReadersTakeT5sUsualActivationsAndDistancesAndDoNotScaleItsHead) {
   EXPECT_EQ(said("mt5", {{"tie_word_embeddings", false}}), "");
 }
 
+TEST(GgufKeys, ReadersOfABertTakeGeluAndAbsolutePositions) {
+  expect_says("bert", {{"hidden_act", "relu"}}, "this hidden_act: readers compute gelu");
+  expect_says("bert", {{"position_embedding_type", "relative_key"}}, "position_embedding_type");
+  // A RoBERTa's first rows of positions are those of padding.
+  GgufExport made;
+  EXPECT_EQ(said("roberta", {{"pad_token_id", 1}}, &made), "");
+  const std::pair<std::string, io::GgufItem> longest{"bert.context_length", std::uint32_t{126}};
+  EXPECT_NE(std::find(made.metadata.begin(), made.metadata.end(), longest), made.metadata.end());
+  const json classifier = {{"architectures", {"BertForSequenceClassification"}},
+                           {"id2label", {{"1", "good"}, {"0", "bad"}}}};
+  EXPECT_EQ(said("bert", classifier, &made), "");
+  const std::pair<std::string, io::GgufItem> labels{"bert.classifier.output_labels",
+                                                    std::vector<std::string>{"bad", "good"}};
+  EXPECT_NE(std::find(made.metadata.begin(), made.metadata.end(), labels), made.metadata.end());
+}
+
 TEST(GgufKeys, ActivationsAndBiasesAreTheReaders) {
   expect_says("llama", {{"hidden_act", "gelu"}}, "no key for the activation of this llama: readers compute silu");
   expect_says("gpt_neox", {{"hidden_act", "relu"}}, "the activation of this gpt_neox: readers compute gelu");
@@ -90,6 +111,16 @@ TEST(GgufKeys, LayersAreThoseThatReadersTakeForGranted) {
   expect_says("smollm3", {{"no_rope_layers", {1, 1, 1, 1}}}, "these no_rope_layers");
   expect_says("qwen3_moe", {{"norm_topk_prob", false}}, "norm_topk_prob false");
   expect_says("qwen3_moe", {{"norm_topk_prob", true}, {"mlp_only_layers", {0}}}, "layers without experts");
+  expect_says("olmoe", {{"norm_topk_prob", true}}, "norm_topk_prob true");
+  expect_says("olmoe", {{"num_key_value_heads", 2}}, "fewer key/value heads than heads");
+  expect_says("olmoe", {{"clip_qkv", 4.0}}, "clip_qkv");
+  expect_says("phi", {{"qk_layernorm", true}}, "qk_layernorm true");
+  expect_says("stablelm", {{"qk_layernorm", true}}, "qk_layernorm true");
+  expect_says("glm", {{"head_dim", 16}}, "head_dim: readers divide hidden_size by num_attention_heads");
+  EXPECT_EQ(said("glm4", {{"head_dim", 16}}), "");
+  expect_says("gpt_bigcode", {{"multi_query", false}}, "multi_query false");
+  expect_says("gpt_bigcode", {{"scale_attn_weights", false}}, "scale_attn_weights false");
+  expect_says("olmo", {{"attention_bias", true}}, "an olmo with biases in queries, keys and values");
   expect_says("mistral", {{"sliding_window", 32}}, "pass over the sliding window of 32 tokens");
 }
 
@@ -103,7 +134,8 @@ TEST(GgufKeys, ScalingsOfPositionsAreWrittenWhereReadersHaveThem) {
   expect_says("qwen2", {{"rope_scaling", yarn}}, "attention_factor of yarn");
   const json linear = {{"rope_type", "linear"}, {"factor", 2.0}};
   EXPECT_EQ(said("llama", {{"rope_scaling", linear}}), "");
-  expect_says("gemma2", {{"rope_scaling", linear}}, "this rope_scaling of gemma2");
+  for (const char* type : {"gemma2", "phi", "stablelm", "glm"})
+    expect_says(type, {{"rope_scaling", linear}}, std::string("this rope_scaling of ") + type);
   const json dynamic = {{"rope_type", "dynamic"}, {"factor", 2.0}};
   expect_says("llama", {{"rope_scaling", dynamic}}, "this rope_scaling of llama");
 }

@@ -64,6 +64,11 @@ class GgufExports : public ::testing::Test {
                      {"eos_token_id", 1},
                      {"decoder_start_token_id", 0},
                      {"feed_forward_proj", "gated-gelu"}});
+    } else if (family == "bert" || family == "roberta") {
+      config.update(llama);
+      config.update(
+          {{"model_type", family}, {"tie_word_embeddings", true}, {"pad_token_id", family == "bert" ? 0 : 1}});
+      config["architectures"] = {family == "bert" ? "BertForMaskedLM" : "RobertaForSequenceClassification"};
     } else if (family == "bloom" || family == "falcon") {
       config.update(gpt);
       config.update({{"model_type", family}, {"num_hidden_layers", 2}, {"num_attention_heads", 4}});
@@ -95,10 +100,14 @@ class GgufExports : public ::testing::Test {
     else if (family == "t5")
       write_characters(from);
     else
-      std::filesystem::copy(kTokenizers + (family == "gpt2" ? "gpt2" : "chatml"), from, kCopy);
+      std::filesystem::copy(kTokenizers + (has_own_tokenizer(family) ? family : "chatml"), from, kCopy);
     write_file_atomically(from + "/config.json", config.dump());
     make_model(from, to);
     return to;
+  }
+
+  static bool has_own_tokenizer(const std::string& family) {
+    return family == "gpt2" || family == "bert" || family == "roberta";
   }
 
   /// A tokenizer of unigrams whose pieces are single characters.
@@ -216,6 +225,54 @@ TEST_F(GgufExports, UnigramsAndWhatATextGoesThroughAreInTheFile) {
   const auto made = text::open_tokenizer(in("q8_0.gguf")), given = text::open_tokenizer(in("t5_tied"));
   for (const std::string text : {"The  quick brown fox", " \n na\u00efve \ufb01ne", "x<extra_id_3>y</s>", ""})
     EXPECT_EQ(made->encode(text).ids, given->encode(text).ids) << text;
+}
+
+TEST_F(GgufExports, AnEncoderIsWrittenWithItsWordsAndItsPooling) {
+  const std::string model = make("bert", false, {{"vocab_size", 30522}, {"hidden_size", 64}});
+  const auto given = text::open_tokenizer(model);
+  std::ostringstream out, err;
+  export_checkpoint({model, in("plain.gguf"), "--gguf", "f16"}, out, err);
+  EXPECT_NE(out.str().find("no modules.json says how"), std::string::npos) << out.str();
+  write_file_atomically(model + "/modules.json",
+                        R"([{"path": "", "type": "x.Transformer"}, {"path": "1_Pooling", "type": "x.Pooling"}])");
+  std::filesystem::create_directories(model + "/1_Pooling");
+  write_file_atomically(model + "/1_Pooling/config.json", R"({"pooling_mode_mean_tokens": true})");
+  const auto file = io::open_gguf(exported(model, "f16"));
+  const GgufHeader& h = file->header();
+  EXPECT_EQ(h.text("general.architecture"), "bert");
+  EXPECT_EQ(h.text("tokenizer.ggml.model"), "bert");
+  EXPECT_EQ(h.integer("bert.pooling_type"), 1);
+  EXPECT_EQ(h.integer("tokenizer.ggml.token_type_count"), 2);
+  EXPECT_EQ(h.boolean("bert.attention.causal"), false);
+  EXPECT_EQ(h.boolean("tokenizer.ggml.add_sep_token"), false);
+  EXPECT_EQ(h.integer("tokenizer.ggml.bos_token_id"), given->cls_id());
+  EXPECT_EQ(file->find("output.weight"), nullptr);
+  EXPECT_EQ(file->type_of("token_types.weight"), "F32");
+  const auto made = text::open_tokenizer(in("f16.gguf"));
+  for (const std::string text : {"The quick brown fox", "  na\u00efve, \u4e2d\u6587!", "x[MASK]y", ""})
+    EXPECT_EQ(made->encode(text).ids, given->encode(text).ids) << text;
+  write_file_atomically(model + "/1_Pooling/config.json", R"({"pooling_mode_max_tokens": true})");
+  EXPECT_THROW(exported(model, "f16"), ConfigError);
+}
+
+TEST_F(GgufExports, AClassifierIsWrittenAsAReranker) {
+  const std::string model =
+      make("roberta", false, {{"vocab_size", 50265}, {"hidden_size", 64}, {"type_vocab_size", 1}});
+  const auto file = io::open_gguf(exported(model, "f32"));
+  const GgufHeader& h = file->header();
+  EXPECT_EQ(h.integer("bert.pooling_type"), 4);
+  EXPECT_EQ(h.integer("bert.context_length"), 126);
+  EXPECT_EQ(h.text("tokenizer.ggml.pre"), "roberta-bpe");
+  EXPECT_EQ(h.boolean("tokenizer.ggml.add_sep_token"), true);
+  EXPECT_EQ(h.texts("bert.classifier.output_labels")->size(), 2u);
+  const auto values = [](const std::string& folder, const std::string& name) {
+    return io::read_tensor(*models::open_model_weights(folder), name).to(at::kFloat);
+  };
+  const std::string written = in("f32.gguf");
+  EXPECT_TRUE(at::equal(values(written, "pooler.dense.weight"), values(model, "classifier.dense.weight")));
+  EXPECT_TRUE(at::equal(values(written, "classifier.weight"), values(model, "classifier.out_proj.weight")));
+  EXPECT_TRUE(at::equal(values(written, "embeddings.position_embeddings.weight"),
+                        values(model, "roberta.embeddings.position_embeddings.weight").slice(0, 2)));
 }
 
 // Texts lose spaces where the normalizer takes them out, or where words are cut at them.
