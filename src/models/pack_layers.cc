@@ -22,7 +22,27 @@ bool names_layer(const std::string& wanted, const std::string& name) {
   return wanted == name || wanted == name.substr(name.rfind('.') + 1) || name.find(wanted + ".") != std::string::npos;
 }
 
+/// Of modules that stay dense; the last ones are heads that train with an adapter, where the model has them.
+std::vector<std::string> names_of_skipped(const Model& model, const ModelConfig& family,
+                                          const families::Quantization& settings) {
+  auto names = settings.skip_modules.value_or(std::vector{family.output_embedding});
+  const auto layers = linear_layers(model);
+  for (const char* head : {"score", "classifier", "cls"}) {
+    const bool has =
+        std::any_of(layers.begin(), layers.end(), [&](const auto& l) { return names_layer(head, l.first); });
+    if (has && std::find(names.begin(), names.end(), head) == names.end()) names.emplace_back(head);
+  }
+  return names;
+}
+
 }  // namespace
+
+std::optional<std::vector<std::string>> stated_skip_modules(const Model& model, const ModelConfig& family,
+                                                            const families::Quantization& settings) {
+  auto names = names_of_skipped(model, family, settings);
+  if (!settings.skip_modules && names.size() == 1) return std::nullopt;
+  return names;
+}
 
 std::int64_t pack_as_stored(Model& model, const quant::PackedSource& source, std::optional<at::ScalarType> compute) {
   const NamesInFiles names(model);
@@ -55,8 +75,7 @@ std::shared_ptr<const quant::PackedSource> unpacked_source(const Model& model,
 
 std::set<std::string> layers_to_pack(const Model& model, const ModelConfig& family,
                                      const families::Quantization& settings) {
-  auto skipped = settings.skip_modules.value_or(std::vector{family.output_embedding});
-  for (const auto* trained : {"score", "classifier", "cls"}) skipped.emplace_back(trained);
+  auto skipped = names_of_skipped(model, family, settings);
   if (family.kind == ModelKind::kSeq2Seq) skipped.emplace_back("wo");
   std::set<std::string> out;
   for (const auto& [name, linear] : linear_layers(model)) {

@@ -5,6 +5,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "families/quantization.h"
 #include "models/model.h"
@@ -58,5 +59,8 @@ quant::FileForm file_form(const families::Quantization& settings, at::ScalarType
 /// The names of layers that pack_while_reading() packs.
 std::set<std::string> layers_to_pack(const Model& model, const ModelConfig& family,
                                      const families::Quantization& settings);
+/// What config.json must say of skip_modules, so that transformers leaves the same layers dense; unset: nothing.
+std::optional<std::vector<std::string>> stated_skip_modules(const Model& model, const ModelConfig& family,
+                                                            const families::Quantization& settings);
 
 }  // namespace tessera::models

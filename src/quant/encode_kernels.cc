@@ -27,16 +27,17 @@ constexpr auto kMaxLanes = HWY_MAX_BYTES / sizeof(float);
 float largest_magnitude(const float* x, std::int64_t numel) {
   const Floats floats;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(floats));
-  const auto larger = [](FloatVector a, FloatVector b) { return hn::IfThenElse(hn::Lt(a, b), b, a); };  // a: of NaN
-  auto first = hn::Zero(floats), second = hn::Zero(floats);
+  const hn::RebindToSigned<Floats> integers;  // magnitudes have the order of their bits, and NaN is the largest
+  const auto magnitudes = [&](const float* at) { return hn::BitCast(integers, hn::Abs(hn::LoadU(floats, at))); };
+  auto first = hn::Zero(integers), second = hn::Zero(integers);
   std::int64_t i = 0;
   for (; i + 2 * lanes <= numel; i += 2 * lanes) {
-    first = larger(first, hn::Abs(hn::LoadU(floats, x + i)));
-    second = larger(second, hn::Abs(hn::LoadU(floats, x + i + lanes)));
+    first = hn::Max(first, magnitudes(x + i));
+    second = hn::Max(second, magnitudes(x + i + lanes));
   }
-  float largest = hn::GetLane(hn::MaxOfLanes(floats, larger(first, second)));
-  for (; i < numel; ++i) largest = std::max(largest, std::abs(x[i]));
-  return largest;
+  std::int32_t largest = hn::GetLane(hn::MaxOfLanes(integers, hn::Max(first, second)));
+  for (; i < numel; ++i) largest = std::max(largest, std::bit_cast<std::int32_t>(std::abs(x[i])));
+  return std::bit_cast<float>(largest);
 }
 
 HWY_INLINE WordVector codes_of(const FourBitSteps& steps, FloatVector values, int shift) {

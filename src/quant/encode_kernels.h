@@ -14,7 +14,7 @@ struct FourBitSteps {
   std::array<std::uint32_t, 15> changes{};
 };
 
-/// max |x|; NaN does not count.
+/// max |x|; NaN if any is.
 float largest_magnitude(const float* x, std::int64_t numel);
 
 /// Two codes a byte, the first in the high half, of x[i] * factor. numel: even.

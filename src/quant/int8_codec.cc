@@ -6,14 +6,18 @@
 #include <ATen/ops/_int_mm.h>
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/constant_pad_nd.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/mm.h>
 #include <ATen/ops/nan_to_num.h>
 #include <ATen/ops/round.h>
+#include <ATen/ops/zeros.h>
 #include <c10/util/Half.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <vector>
 
+#include "base/cpu_level.h"
 #include "quant/code_kernels.h"
 #include "quant/encode_kernels.h"
 #include "tensor/device_codec.h"
@@ -27,9 +31,41 @@ float in_half(float x) {
   return static_cast<float>(c10::Half(x));
 }
 
-/// a b^T, of codes, in int32. On a GPU libtorch has it for more than 16 rows of a, and multiples of 8 otherwise.
+/// libtorch multiplies codes one by one where the processor has no instructions for them. oneDNN may have been told to
+/// do without (ONEDNN_MAX_CPU_ISA): its sums of two products then overflow.
+bool multiplies_codes() {
+#if defined(__x86_64__)
+  static const bool exact = [] {
+    if (cpu_level() < CpuLevel::kAvx512 || !__builtin_cpu_supports("avx512vnni")) return false;
+    const at::NoGradGuard no_grad;
+    constexpr std::int64_t kInner = 64, kLargest = 127;
+    const auto largest = at::full({2, kInner}, kLargest, at::kChar);
+    return at::_int_mm(largest, largest.t()).eq(kInner * kLargest * kLargest).all().item<bool>();
+  }();
+  return exact;
+#else
+  return true;
+#endif
+}
+
+/// In float32, which holds the sums of so many products of codes.
+at::Tensor product_by_floats(const at::Tensor& a, const at::Tensor& b) {
+  constexpr std::int64_t kInner = (1 << 24) / (127 * 127);
+  const auto part = [](const at::Tensor& t, std::int64_t begin, std::int64_t count) {
+    return t.narrow(1, begin, count).to(at::kFloat);
+  };
+  auto sums = at::zeros({a.size(0), b.size(0)}, at::kInt);
+  for (std::int64_t begin = 0; begin < a.size(1); begin += kInner) {
+    const auto count = std::min(kInner, a.size(1) - begin);
+    sums.add_(at::mm(part(a, begin, count), part(b, begin, count).t()).to(at::kInt));
+  }
+  return sums;
+}
+
+/// a b^T, of codes, in int32. libtorch mistakes the rows of a single column. On a GPU it has products of more than 16
+/// rows of a, and multiples of 8 otherwise.
 at::Tensor int8_product(const at::Tensor& a, const at::Tensor& b) {
-  if (a.is_cpu()) return at::_int_mm(a, b.t());
+  if (a.is_cpu()) return multiplies_codes() && a.size(1) > 1 ? at::_int_mm(a, b.t()) : product_by_floats(a, b);
   constexpr std::int64_t kFewestRows = 24, kMultiple = 8;
   const auto missing = [](std::int64_t size) { return (kMultiple - size % kMultiple) % kMultiple; };
   const auto padded = [&](const at::Tensor& t, std::int64_t rows) {

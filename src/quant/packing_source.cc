@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <mutex>
 
@@ -148,6 +149,7 @@ class PackingSource final : public PackedSource {
                [&](const float* values, std::int64_t at, std::int64_t count) {
                  std::vector<float> absmax(static_cast<std::size_t>(blocks_of(count, s.block)));
                  four_bit_absmax(values, count, s.block, absmax.data());
+                 check_finite(m, absmax.data(), static_cast<std::int64_t>(absmax.size()));
                  encode_four_bit(s.type, values, count, s.block, absmax.data(), out + at / 2 - begin);
                });
   }
@@ -161,10 +163,21 @@ class PackingSource final : public PackedSource {
                    const auto first = std::max(begin, row), last = std::min(end, row + columns);
                    float scale = 0;
                    int8_scales(values, 1, columns, &scale);
+                   check_finite(m, &scale, 1);
                    encode_int8(values, 1, columns, &scale, codes.data());
                    std::copy_n(codes.data() + (first - row), last - first, out + (first - begin));
                  }
                });
+  }
+
+  /// Scales of NaN and of infinities, for which there are no codes.
+  void check_finite(const Matrix& m, const float* scales, std::int64_t count) const {
+    if (std::all_of(scales, scales + count, [](float scale) { return std::isfinite(scale); })) return;
+    const auto& file = find(m.name)->file;
+    throw DataError(fmt::format("{}: tensor '{}': holds NaN or infinities, for which {} has no codes; expected finite "
+                                "values. Is this the model that was trained, and does its dtype hold its values?",
+                                file, m.name, m.codec->name()),
+                    file);
   }
 
   /// absmax of blocks, or scales of rows; `begin` and `bytes` among theirs.
@@ -179,6 +192,7 @@ class PackingSource final : public PackedSource {
                    four_bit_absmax(values, count, unit, to);
                  else
                    int8_scales(values, count / unit, unit, to);
+                 check_finite(m, to, blocks_of(count, unit));
                });
   }
 

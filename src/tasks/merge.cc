@@ -54,7 +54,8 @@ std::string write_model(const WriteModelOptions& o, const std::shared_ptr<comm::
       text::open_tokenizer(options.files.tokenizer)->save(o.output);
   };
   const auto dtype_name = std::string(c10::getDtypeNames(*dtype).first);
-  const auto quantization = o.packed.quantization(a.config.output_embedding, dtype_name);
+  auto quantization = o.packed.quantization(a.config.output_embedding, dtype_name);
+  if (quantization) quantization->skip_modules = models::stated_skip_modules(*a.model, a.config, *quantization);
   if (quantization || checkpoint::has_packed(*a.sharded)) {
     checkpoint::SavePackedOptions packed{.save = options};
     packed.save.dtype = dtype;

@@ -133,7 +133,8 @@ int quantize(const std::vector<std::string>& args, std::ostream& out, std::ostre
                           "from",
                       "MODEL");
   const auto dtype = checkpoint::chosen_dtype(s.dtype).value_or(config.stored_dtype);
-  const auto quantization = s.packed.quantization(config.output_embedding, dtype_name(dtype)).value();
+  auto quantization = s.packed.quantization(config.output_embedding, dtype_name(dtype)).value();
+  quantization.skip_modules = models::stated_skip_modules(*model, config, quantization);
   if (packed_already)
     models::check_not_packed(*model, models::layers_to_pack(*model, config, quantization), *packed_already, folder);
   if (const auto missing = models::missing_weights(*model, *dense); !missing.empty())

@@ -7,10 +7,12 @@
 
 #include <cstring>
 #include <functional>
+#include <limits>
 #include <map>
 #include <mutex>
 #include <set>
 #include <thread>
+#include <variant>
 #include <vector>
 
 #include "tessera/base/error.h"
@@ -70,6 +72,30 @@ TEST(PackingSource, ValuesAreRoundedFirst) {
   EXPECT_TRUE(is_part_of(bytes_of(*source, "w.absmax", 0, 8 * 4), rounded.fields[1], 0));
   EXPECT_FALSE(
       is_part_of(bytes_of(*source, "w.absmax", 0, 8 * 4), tensor::pack(four_bit_codec({}), values).fields[1], 0));
+}
+
+TEST(PackingSource, ValuesThatAreNotFiniteAreNamed) {
+  const float nan = std::numeric_limits<float>::quiet_NaN(), infinity = std::numeric_limits<float>::infinity();
+  for (const float value : {nan, -nan, infinity, -infinity})
+    for (const std::int64_t place : {0, 37, 64 * 41 - 1})
+      for (const PackedSettings& form : {PackedSettings(FourBitSettings{.nested = true}),
+                                         PackedSettings(FourBitSettings{}), PackedSettings(Int8Settings{})}) {
+        const auto values = at::ones({41, 64});
+        values.view(-1)[place] = value;
+        const auto source = packing_source(io::memory_source({{"m.weight", values}}), {{"m.weight", {form}}});
+        const std::string scales = std::holds_alternative<Int8Settings>(form) ? "m.weight.SCB" : "m.weight.absmax";
+        for (const auto& name : {std::string("m.weight"), scales}) {
+          auto bytes = at::empty({source->find(name)->nbytes()}, at::kByte);
+          try {
+            source->read_bytes(name, 0, bytes);
+            ADD_FAILURE() << name << ' ' << value << ' ' << place;
+          } catch (const DataError& e) {
+            EXPECT_NE(std::string(e.what()).find("tensor 'm.weight': holds NaN or infinities, for which"),
+                      std::string::npos)
+                << e.what();
+          }
+        }
+      }
 }
 
 /// Counts what is read of a source, and by how many threads.
@@ -223,6 +249,9 @@ TEST(StoredPacked, DamageIsNamed) {
          "has 256 bytes of Float; expected, of a matrix of 64 x 64 in nf4, blocks of 64, double quantisation in blocks "
          "of 256, 64 bytes of Byte");
   expect([&](Tensors& t) { t[kProjection + ".quant_map"] = at::zeros({16}); }, "another table");
+  const auto move_map = [](Tensors& t, float by) { t[kProjection + ".nested_quant_map"][200] += by; };
+  EXPECT_EQ(refusal_of([&](Tensors& t) { move_map(t, 0x1p-24f); }), "");  // made by another processor
+  expect([&](Tensors& t) { move_map(t, 0x1p-12f); }, "another table");
   expect([&](Tensors& t) { t[kProjection + ".nested_quant_map"] = at::zeros({3}); },
          "has 3 values of Float; expected a table of 256");
   expect([&](Tensors& t) { t["model.layers.0.self_attn.q_proj.SCB"] = at::zeros({64}); }, "were they cast?");
