@@ -64,7 +64,10 @@ PlanRequest request_of(const EstimateOptions& o, bool with_adapter, bool on_disk
   r.hosts = o.num_machines;
   r.mixed_precision = o.mixed_precision;
   r.optim = o.optim;
-  r.batch = {o.per_device_train_batch_size, o.max_seq_length, o.gradient_checkpointing};
+  r.batch = {.rows = o.per_device_train_batch_size,
+             .length = o.max_seq_length,
+             .checkpointing = o.gradient_checkpointing,
+             .accumulates = o.gradient_accumulation_steps > 1};
   r.on_disk = on_disk;
   r.offload_params = o.fsdp_offload_params;
   return r;
@@ -232,8 +235,7 @@ void add_cluster_flags(config::OptionTable& table, EstimateOptions& o) {
            group)
       .placeholder("RATE")
       .only_with({link});
-  table.add(&o.gradient_accumulation_steps, {"--gradient_accumulation_steps"}, "micro-batches of a step", group)
-      .only_with({link});
+  table.add(&o.gradient_accumulation_steps, {"--gradient_accumulation_steps"}, "micro-batches of a step", group);
 }
 
 void check_cluster_flags(const EstimateOptions& o, config::Problems& problems) {
