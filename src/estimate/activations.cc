@@ -72,6 +72,7 @@ ActivationShape activation_shape(const std::vector<ModelTensor>& tensors) {
   ActivationShape out;
   std::int64_t table = 0, head = 0;
   for (const auto& t : tensors) {
+    if (t.name == "lm_head.bias") out.whole_logits = true;
     if (t.shape.size() != 2) continue;
     const auto unit = unit_of(t.name);
     if (is_bias_table(t)) {
@@ -174,10 +175,14 @@ ActivationBytes activation_bytes(const ActivationShape& shape, const AdapterActi
     out.working = working + adapters.working;
   }
   out.kept += pairs * kPlaceBytes * (shape.bias_tables - adapters.unread_tables);
-  const std::int64_t logits = std::min(one * shape.classes, std::max(kLogitsBytes, compute_bytes * shape.classes));
-  out.loss = one * shape.hidden + logits;
   const bool in_float32 = compute_bytes == 4;
   if (products != Products::kLibrary) out.working += tiles_bytes(tokens, shape.widest, shape.hidden, in_float32);
+  const std::int64_t logits = std::min(one * shape.classes, std::max(kLogitsBytes, compute_bytes * shape.classes));
+  out.loss = one * shape.hidden + logits;
+  if (shape.whole_logits) {  // their logarithms and two gradients, in float32
+    out.loss = one * shape.hidden + 3 * 4 * tokens * shape.classes;
+    return out;
+  }
   if (shape.classes > 0 && (widens || products == Products::kTiles)) {
     const std::int64_t rows = logits / (compute_bytes * shape.classes);
     const bool is_tiled = widens || shape.classes <= kLongestFloatInner;

@@ -21,6 +21,7 @@ struct ActivationShape {
   std::int64_t widest = 0;    // side of a block's matrix
   std::int64_t attended = 0;  // by all blocks: what attention gives
   std::int64_t classes = 0;   // of the output head
+  bool whole_logits = false;  // its bias keeps the loss from making them in parts
   // Where attention keeps its probabilities: for each token a number a key and head.
   std::int64_t heads = 0;          // by all blocks
   std::int64_t heads_largest = 0;  // by one block
@@ -59,6 +60,7 @@ AdapterActivations adapter_activations(const std::vector<ModelTensor>& tensors, 
 struct BatchShape {
   std::int64_t rows = 1, length = 0;  // of a rank in one forward; 0: activations are not counted
   bool checkpointing = false;         // blocks keep their inputs alone
+  bool accumulates = false;           // a step has several forwards
   std::int64_t tokens() const { return rows * length; }
 };
 

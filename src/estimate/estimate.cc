@@ -23,6 +23,10 @@ namespace {
 
 using config::ShardingStrategy;
 
+// So that no sum of bytes is more than an integer holds.
+constexpr std::int64_t kLargestRank = 1 << 20;
+constexpr double kMostPairs = 0x1p48;  // of tokens of a row, in all rows
+
 /// Elements of the largest block, or of the largest module outside blocks.
 std::int64_t largest_layer(const std::vector<ModelTensor>& tensors) {
   std::map<std::string, std::int64_t> layers;
@@ -60,7 +64,10 @@ PlanRequest request_of(const EstimateOptions& o, bool with_adapter, bool on_disk
   r.hosts = o.num_machines;
   r.mixed_precision = o.mixed_precision;
   r.optim = o.optim;
-  r.batch = {o.per_device_train_batch_size, o.max_seq_length, o.gradient_checkpointing};
+  r.batch = {.rows = o.per_device_train_batch_size,
+             .length = o.max_seq_length,
+             .checkpointing = o.gradient_checkpointing,
+             .accumulates = o.gradient_accumulation_steps > 1};
   r.on_disk = on_disk;
   r.offload_params = o.fsdp_offload_params;
   return r;
@@ -228,8 +235,7 @@ void add_cluster_flags(config::OptionTable& table, EstimateOptions& o) {
            group)
       .placeholder("RATE")
       .only_with({link});
-  table.add(&o.gradient_accumulation_steps, {"--gradient_accumulation_steps"}, "micro-batches of a step", group)
-      .only_with({link});
+  table.add(&o.gradient_accumulation_steps, {"--gradient_accumulation_steps"}, "micro-batches of a step", group);
 }
 
 void check_cluster_flags(const EstimateOptions& o, config::Problems& problems) {
@@ -339,12 +345,19 @@ std::optional<EstimateOptions> parse_estimate(const std::vector<std::string>& ar
   check_cluster_flags(o, problems);
   check_device_flags(o, problems);
   problems.require(o.num_processes >= 1, "--num_processes must be at least 1", "num_processes");
-  problems.require(o.adapter.lora_r >= 1, "--lora_r must be at least 1", "lora_r");
+  problems.require(o.adapter.lora_r >= 1 && o.adapter.lora_r <= kLargestRank,
+                   fmt::format("--lora_r must be 1 to {}", grouped(kLargestRank)), "lora_r");
   problems.require(o.num_machines >= 1 && o.num_processes % std::max(1, o.num_machines) == 0,
                    "--num_machines must divide --num_processes", "num_machines");
   problems.require(o.per_device_train_batch_size >= 1, "--per_device_train_batch_size must be at least 1",
                    "per_device_train_batch_size");
   problems.require(o.max_seq_length >= 0, "--max_seq_length must be at least 0", "max_seq_length");
+  const double length = static_cast<double>(o.max_seq_length);
+  problems.require(static_cast<double>(o.per_device_train_batch_size) * length * length <= kMostPairs,
+                   fmt::format("--max_seq_length {} with {} row(s) is more than can be counted here; of one row "
+                               "16,777,216 tokens are the most",
+                               o.max_seq_length, o.per_device_train_batch_size),
+                   "max_seq_length");
   problems.require(!o.load_in_4bit || !o.load_in_8bit, "--load_in_4bit and --load_in_8bit exclude each other",
                    "load_in_8bit");
   problems.attempt([&] { (void)parse_peft_args(o.adapter.peft_args); });

@@ -106,6 +106,7 @@ struct Parts {
   bool whole, kept, copies;      // on every rank; gathered from forward to backward; gathers copy
   std::int64_t slices, compute;  // ranks that share a copy; bytes of an element
   std::int64_t trainable, masters, frozen, packed, state, sums, slots, gathered;
+  std::int64_t accumulated;  // gradients of earlier forwards, unsharded: what has no slot as wide as a sum
   ActivationBytes activations;
 };
 
@@ -142,12 +143,14 @@ Parts::Parts(const ModelSizes& s, const RankJob& job) {
     if (kept) gathered = compute * (s.trainable + s.frozen_cast) + s.packed_read_bytes;
     slots = 4 * (2 * s.largest_unit_trainable + s.root_rest + s.tables_apart);
     sums = all_gradients;
+    accumulated = job.batch.accumulates ? 4 * s.trainable : 0;
     return;
   }
   gathered = 0;
   slots = compute * s.ring + (narrow_tables ? 2 : 4) * s.tables_apart + 4 * s.root_rest;
-  const std::int64_t in_slots = whole ? 0 : 4 * (s.root_rest + (narrow_tables ? 0 : s.tables_apart)) / slices;
-  sums = all_gradients - in_slots;  // those that need memory of their own
+  const std::int64_t wide_slots = 4 * (s.root_rest + (narrow_tables ? 0 : s.tables_apart));
+  sums = all_gradients - (whole ? 0 : wide_slots / slices);  // those that need memory of their own
+  accumulated = job.batch.accumulates ? 4 * s.trainable - wide_slots : 0;
 }
 
 struct Phase {
@@ -168,8 +171,8 @@ RankPlan worst_of(std::vector<Phase> phases) {
 }
 
 constexpr const char *kMasters = "their masters beside 16 bits", *kSlots = "gradients on their way",
-                     *kUnits = "units in use, from the disk", *kPiece = "a piece of the update",
-                     *kRing = "pinned memory on the way to the GPU";
+                     *kUnits = "units in use, from the disk", *kAccumulated = "gradients of earlier forwards",
+                     *kPiece = "a piece of the update", *kRing = "pinned memory on the way to the GPU";
 
 std::int64_t more_than(std::int64_t a, std::int64_t b) {
   return std::max<std::int64_t>(0, a - b);
@@ -190,10 +193,11 @@ RankPlan plan_in_memory(const Parts& p, const ModelSizes& s) {
   const std::int64_t tables = more_than(s.looked_up, s.tables_apart);
   const std::int64_t first_sums = std::min(p.sums, 4 * heads / p.slices);
   const std::int64_t missing = std::min(p.sums - first_sums, 4 * (tables + s.largest_unit_trainable) / p.slices);
-  return worst_of({{"update", with({{kSums, p.sums}})},
-                   {"forward", with({{kKept, a.kept}, {kLoss, a.loss}})},
-                   {"backward", with({{kSums, first_sums}, {kKept, a.kept}, {kWorking, a.working}})},
-                   {"backward", with({{kSums, p.sums - missing}, {kKept, a.first}, {kWorking, a.working}})}});
+  return worst_of(
+      {{"update", with({{kSums, p.sums}})},
+       {"forward", with({{kAccumulated, p.accumulated}, {kKept, a.kept}, {kLoss, a.loss}})},
+       {"backward", with({{kAccumulated, p.accumulated}, {kSums, first_sums}, {kKept, a.kept}, {kWorking, a.working}})},
+       {"backward", with({{kSums, p.sums - missing}, {kKept, a.first}, {kWorking, a.working}})}});
 }
 
 RankPlan plan_on_disk(const Parts& p, const ModelSizes& s, const RankJob& job) {
@@ -210,16 +214,22 @@ RankPlan plan_on_disk(const Parts& p, const ModelSizes& s, const RankJob& job) {
   const std::int64_t piece = std::min(s.largest_leaf / p.slices, kOffloadedPiece);
   const std::int64_t update = 3 * 4 * piece + (p.whole ? weights - (job.low_precision ? 0 : 4 * piece) : 0);
   const auto& a = p.activations;
-  return worst_of(
-      {{"update", {{kSlots, p.slots}, {kGathered, p.gathered}, {kSums, p.sums}, {kPiece, update}}},
-       {"forward", {{kSlots, p.slots}, {kGathered, p.gathered}, {kUnits, forward}, {kKept, a.kept}, {kLoss, a.loss}}},
-       {"backward",
-        {{kSlots, p.slots},
-         {kGathered, p.gathered},
-         {kSums, p.sums},
-         {kUnits, backward},
-         {kKept, more_than(a.kept, p.sums)},
-         {kWorking, a.working}}}});
+  return worst_of({{"update", {{kSlots, p.slots}, {kGathered, p.gathered}, {kSums, p.sums}, {kPiece, update}}},
+                   {"forward",
+                    {{kSlots, p.slots},
+                     {kGathered, p.gathered},
+                     {kAccumulated, p.accumulated},
+                     {kUnits, forward},
+                     {kKept, a.kept},
+                     {kLoss, a.loss}}},
+                   {"backward",
+                    {{kSlots, p.slots},
+                     {kGathered, p.gathered},
+                     {kAccumulated, more_than(p.accumulated, p.sums)},
+                     {kSums, p.sums},
+                     {kUnits, backward},
+                     {kKept, more_than(a.kept, p.sums)},
+                     {kWorking, a.working}}}});
 }
 
 }  // namespace

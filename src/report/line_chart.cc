@@ -22,6 +22,11 @@ struct Frame {
   double y(double value) const { return kBottom - (value - low) / (high - low) * (kBottom - kTop); }
 };
 
+/// Whether it is a number, and no such one that the range of two has none.
+bool is_drawn(double value) {
+  return std::abs(value) < 1e300;
+}
+
 Frame frame_of(const LineChart& chart) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   Frame f{.first_step = kInfinity, .last_step = -kInfinity, .low = kInfinity, .high = -kInfinity};
@@ -29,7 +34,7 @@ Frame frame_of(const LineChart& chart) {
     for (const auto& [step, value] : *curve.values) {
       f.first_step = std::min(f.first_step, static_cast<double>(step));
       f.last_step = std::max(f.last_step, static_cast<double>(step));
-      if (!std::isfinite(value)) continue;
+      if (!is_drawn(value)) continue;
       f.low = std::min(f.low, value);
       f.high = std::max(f.high, value);
     }
@@ -84,7 +89,7 @@ std::vector<std::pair<std::int64_t, double>> drawn_points(const Series& values, 
     const auto column = [&](std::size_t i) { return std::floor(f.x(static_cast<double>(all[i].first))); };
     std::size_t end = begin, low = begin, high = begin;
     for (; end < all.size() && column(end) == column(begin); ++end) {
-      if (!std::isfinite(all[end].second)) continue;
+      if (!is_drawn(all[end].second)) continue;
       if (!(all[low].second <= all[end].second)) low = end;
       if (!(all[high].second >= all[end].second)) high = end;
     }
@@ -101,7 +106,7 @@ std::string drawn(const Curve& curve, const Frame& f) {
   const auto points = drawn_points(*curve.values, f);
   const bool marked = points.size() <= kMostMarks || curve.is_evaluation;
   for (const auto& [step, value] : points) {
-    if (!std::isfinite(value)) {
+    if (!is_drawn(value)) {
       is_down = false;
       continue;
     }
@@ -123,8 +128,9 @@ std::vector<double> round_ticks(double low, double high, int count) {
   for (const double factor : {5.0, 2.0, 1.0})
     if (factor * power >= raw_spacing * 0.8) spacing = factor * power;
   std::vector<double> ticks;
-  for (double i = std::ceil(low / spacing - 1e-9); i * spacing <= high + spacing * 1e-9; ++i)
-    ticks.push_back(i * spacing);
+  const double first = std::ceil(low / spacing - 1e-9);
+  for (int i = 0; i <= 2 * count && (first + i) * spacing <= high + spacing * 1e-9; ++i)  // first + 1 may be first
+    ticks.push_back((first + i) * spacing);
   return ticks;
 }
 
@@ -143,8 +149,8 @@ nlohmann::ordered_json data_of(const LineChart& chart) {
   for (const Curve& curve : chart.curves) {
     nlohmann::ordered_json points = nlohmann::ordered_json::array();
     for (const auto& [step, value] : *curve.values) {
-      nlohmann::ordered_json point = {step, std::isfinite(value) ? nlohmann::ordered_json(value) : nullptr};
-      if (std::isfinite(value)) point.push_back(std::round(f.y(value) * 10) / 10);
+      nlohmann::ordered_json point = {step, is_drawn(value) ? nlohmann::ordered_json(value) : nullptr};
+      if (is_drawn(value)) point.push_back(std::round(f.y(value) * 10) / 10);
       points.push_back(std::move(point));
     }
     curves.push_back({{"name", curve.name}, {"color", curve.color}, {"points", std::move(points)}});

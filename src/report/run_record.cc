@@ -12,6 +12,7 @@
 #include "base/json_text.h"
 #include "base/open_file.h"
 #include "base/plain_reason.h"
+#include "base/python_json.h"
 #include "tessera/base/error.h"
 
 namespace tessera::report {
@@ -52,7 +53,7 @@ double number_or_nan(const RowJson& value) {
 }
 
 RowJson parsed_json(const std::string& text, const std::string& file) {
-  RowJson json = RowJson::parse(text, nullptr, false);
+  RowJson json = RowJson::parse(without_non_numbers(text), nullptr, false);
   if (json.is_discarded() || !json.is_object())
     throw DataError("'" + file + "' is not a JSON object; restore it, or remove it", file);
   return json;
@@ -159,7 +160,7 @@ std::vector<RowJson> metrics_rows(const std::string& path) {
     begin = end + 1;
     ++number;
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
-    RowJson row = RowJson::parse(line, nullptr, false);
+    RowJson row = RowJson::parse(without_non_numbers(line), nullptr, false);
     if (row.is_discarded() && end == text.size()) break;
     if (row.is_discarded())
       throw DataError(fmt::format("'{}', line {}: expected a JSON object; restore or remove the line", path, number),

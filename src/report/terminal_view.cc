@@ -93,11 +93,12 @@ std::string sparkline(const Series& values, int cells) {
   std::vector<double> means;
   for (const auto& [sum, count] : sums) means.push_back(count > 0 ? sum / count : means.back());
   double lowest = INFINITY, highest = -INFINITY;
+  const auto has_height = [](double mean) { return std::abs(mean) < 1e300; };  // so that the range is a number
   for (const double mean : means)
-    if (std::isfinite(mean)) lowest = std::min(lowest, mean), highest = std::max(highest, mean);
+    if (has_height(mean)) lowest = std::min(lowest, mean), highest = std::max(highest, mean);
   std::string line;
   for (const double mean : means) {
-    if (!std::isfinite(mean)) {
+    if (!has_height(mean)) {
       line += "×";
       continue;
     }

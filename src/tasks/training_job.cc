@@ -225,7 +225,8 @@ peft::Values TrainingJob::begin_with_rows(AssembleOptions& options) {
 }
 
 void TrainingJob::plan_memory(const Assembled& model, const fsdp::FsdpOptions& fsdp) {
-  const estimate::BatchShape batch{.rows = rows_of_a_batch(), .length = longest_row()};
+  const estimate::BatchShape batch{
+      .rows = rows_of_a_batch(), .length = longest_row(), .accumulates = arguments_.gradient_accumulation_steps > 1};
   const PlanSettings planned{.model_folder = folder_, .optim = arguments_.optim, .batch = batch};
   plan_ = plan_rank(model, fsdp, planned, *group_);
   device_plan_ = plan_device(model, fsdp, planned, *group_);

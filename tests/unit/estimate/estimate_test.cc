@@ -38,6 +38,28 @@ TEST(RankMemory, ShardsEverythingButTheSlots) {
   EXPECT_EQ(rank_bytes(sizes, {.strategy = ShardingStrategy::kNoShard, .ranks = 2}), 4 * (4 * 4400 + 400 + 3 * 1000));
 }
 
+TEST(RankMemory, GradientsOfEarlierForwardsAreWholeOnEachRank) {
+  const auto sizes = sizes_of(small_model(true));
+  // Weights, two moments and slots as above; the root's small parameters accumulate in their slot.
+  for (const auto strategy : {ShardingStrategy::kFullShard, ShardingStrategy::kShardGradOp})
+    EXPECT_EQ(rank_bytes(sizes, {.strategy = strategy, .ranks = 2, .batch = {.accumulates = true}}),
+              4 * (3 * 2200 + 400 + 3 * 1000 + 4000));
+  EXPECT_EQ(rank_bytes(sizes, {.ranks = 2, .hosts = 2, .batch = {.accumulates = true}}) -
+                rank_bytes(sizes, {.ranks = 2, .hosts = 2}),
+            4 * (4400 - 1100));
+}
+
+TEST(RankMemory, AHeadsBiasMakesAllLogits) {
+  const std::vector<ModelTensor> tensors = {{"model.layers.0.self_attn.q_proj.weight", {64, 64}, "F32"},
+                                            {"lm_head.weight", {1000, 64}, "F32"}};
+  auto with_bias = tensors;
+  with_bias.push_back({"lm_head.bias", {1000}, "F32"});
+  const BatchShape batch{.rows = 2, .length = 100};
+  const auto loss = [&](const auto& of) { return activation_bytes(activation_shape(of), {}, batch, 4).loss; };
+  EXPECT_EQ(loss(tensors), 4 * 200 * (0 + 1000));
+  EXPECT_EQ(loss(with_bias), 3 * 4 * 200 * 1000);
+}
+
 TEST(RankMemory, LargeParametersOfTheRootTakeTurnsUnlessTheyComeFirstAndAreLarger) {
   constexpr std::int64_t kMillion = 1 << 20;
   const auto slots = [](std::int64_t embedding, std::int64_t head) {

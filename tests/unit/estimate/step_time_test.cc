@@ -281,6 +281,11 @@ TEST(ClusterFlags, ThatContradictEachOtherAreRefused) {
   EXPECT_TRUE(has(refused({"--link", "25"}), "a rate like 25GB/s"));
   EXPECT_TRUE(has(refused({"--link", "25GB/s", "--max_seq_length", "0"}), "--max_seq_length"));
   EXPECT_TRUE(has(refused({"--gradient_accumulation_steps", "0"}), "at least 1"));
+  for (const char* length : {"16777217", "4611686018427387904"})
+    EXPECT_TRUE(has(refused({"--max_seq_length", length}), "16,777,216 tokens are the most")) << length;
+  EXPECT_TRUE(has(refused({"--max_seq_length", "16777216", "--per_device_train_batch_size", "2"}), "2 row(s)"));
+  EXPECT_EQ(refused({"--max_seq_length", "16777216"}), "");
+  EXPECT_TRUE(has(refused({"--lora_r", "1048577"}), "--lora_r must be 1 to 1,048,576"));
   EXPECT_EQ(refused({"--hosts", "3", "--ranks_per_host", "2", "--link", "25GB/s"}), "");
 }
 

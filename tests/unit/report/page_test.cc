@@ -158,6 +158,16 @@ TEST(LineCharts, TicksAreRoundNumbersInsideTheRange) {
   }
 }
 
+TEST(LineCharts, LargeValuesThatAreNearlyEqualHaveFewTicks) {
+  EXPECT_LE(round_ticks(1e17, 1e17 + 16, 5).size(), 11u);
+  const Series near = {{1, 1e17}, {2, 1e17 + 16}}, far = {{1, -1.7e308}, {2, 1.7e308}, {3, 1}};
+  for (const Series* values : {&near, &far}) {
+    const std::string svg = svg_of({.title = "t", .curves = {{.name = "x", .values = values}}});
+    EXPECT_EQ(svg.find("nan"), std::string::npos) << svg;
+    EXPECT_EQ(svg.find("inf"), std::string::npos) << svg;
+  }
+}
+
 TEST(LineCharts, LongCurvesAreDrawnByTheirExtremesAndKeepAllValues) {
   Series values;
   for (int step = 0; step < 100'000; ++step) values[step] = std::sin(step * 0.01);

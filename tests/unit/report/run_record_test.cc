@@ -48,6 +48,19 @@ TEST_F(RunRecords, RowsBecomeSeriesByStepWithTheExactLoss) {
   EXPECT_EQ(run.phase_seconds, phases);
 }
 
+TEST_F(RunRecords, NumbersThatAreNoneAsPythonWritesThem) {
+  put("trainer_state.json",
+      "{\"max_steps\": 2, \"log_history\": [{\"loss\": NaN, \"grad_norm\": Infinity, \"note\": \"NaN \\\" NaN\", "
+      "\"step\": 1}, {\"loss\": -Infinity, \"grad_norm\": 1.5, \"step\": 2}]}");
+  const RunRecord run = read();
+  EXPECT_TRUE(std::isnan(run.series.at("loss").at(1)));
+  EXPECT_TRUE(std::isnan(run.series.at("loss").at(2)));
+  EXPECT_TRUE(std::isnan(run.series.at("grad_norm").at(1)));
+  EXPECT_EQ(run.series.at("grad_norm").at(2), 1.5);
+  put("metrics.jsonl", "{\"loss\": NaN, \"step\": 0}\n{\"loss\": 2, \"step\": 1}\n");
+  EXPECT_EQ(read().series.at("loss").at(1), 2);
+}
+
 TEST_F(RunRecords, ARunThatWentOnFromACheckpointReplacesTheStepsBehindIt) {
   put("metrics.jsonl",
       "{\"loss\": 3, \"step\": 1}\n{\"loss\": 2, \"step\": 2}\n{\"eval_loss\": 9, \"step\": 3}\n{\"loss\": 1, "

@@ -21,6 +21,7 @@ TEST(Sparkline, ShowsMeansFromTheLowestToTheHighest) {
 TEST(Sparkline, MarksWhatIsNoNumberAndShowsTheRest) {
   EXPECT_EQ(sparkline({{1, 1}, {2, NAN}, {3, 2}}, 3), "▁×█");
   EXPECT_EQ(sparkline({{1, INFINITY}}, 3), "×");
+  EXPECT_EQ(sparkline({{1, -1.7e308}, {2, 1.7e308}, {3, 1}}, 3), "××▅") << "their range is no number";
 }
 
 RunRecord run_of_forty() {
