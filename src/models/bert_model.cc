@@ -7,6 +7,7 @@
 #include "models/build_parts.h"
 #include "models/distilbert_layers.h"
 #include "nn/layers/container.h"
+#include "tensor/device.h"
 #include "tensor/rng.h"
 #include "tessera/base/error.h"
 #include "tessera/nn/init.h"
@@ -124,6 +125,7 @@ ModelOutput BertModel::compute(ModelInput in) {
   BertLayout places{batch.rows, batch.visible, {}};
   if (prefix > 0) {
     places.prefix = behind_prefix(*batch.rows, prefix);
+    places.prefix.index = tensor::beside(places.prefix.index, in.input_ids);
     places.visible = places.prefix.visible(batch.visible);
   }
   const auto layout = std::make_shared<const BertLayout>(std::move(places));

@@ -51,9 +51,10 @@ at::Tensor noise_range(const ModelInput& in, const DecoderBatch& batch, std::int
   return in.embedding_noise * at::rsqrt(lengths * static_cast<double>(size));
 }
 
-/// The rows' keys come after those of a prefix of so many tokens.
-void put_in_front(DecoderLayout& layout, std::int64_t prefix) {
+/// The rows' keys come after those of a prefix of so many tokens, where `positions` lie.
+void put_in_front(DecoderLayout& layout, std::int64_t prefix, const at::Tensor& positions) {
   layout.prefix = behind_prefix(*layout.rows, prefix);
+  layout.prefix.index = tensor::beside(layout.prefix.index, positions);
   layout.key_rows = layout.prefix.rows;
   layout.visible = layout.prefix.visible(layout.visible);
   if (layout.key_position.defined()) {
@@ -172,7 +173,7 @@ std::shared_ptr<const DecoderLayout> CausalLm::layout_of(const DecoderBatch& bat
     layout.key_position = key_places(batch, attention_mask);
   }
   place(layout, batch.positions + prefix, batch.length + prefix, batch.documents ? batch.packed.rows.get() : nullptr);
-  if (prefix > 0) put_in_front(layout, prefix);
+  if (prefix > 0) put_in_front(layout, prefix, batch.positions);
   return std::make_shared<const DecoderLayout>(std::move(layout));
 }
 

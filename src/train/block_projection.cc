@@ -19,15 +19,10 @@ BlockProjectingOptimizer::BlockProjectingOptimizer(std::unique_ptr<optim::Optimi
 void BlockProjectingOptimizer::step() {
   const at::NoGradGuard no_grad;
   std::vector<float> buffer;
-  const auto values_of = [&](const Part& part) {
-    buffer.resize(static_cast<std::size_t>(part.slice.numel));
-    const auto& p = parameters_[static_cast<std::size_t>(part.slice.parameter)];
-    return numbers_of(p).read(part.slice.parameter_offset, part.slice.numel, buffer.data());
-  };
   std::vector<double> norms(static_cast<std::size_t>(blocks_), 0.0);  // of the matrices, which hold each number twice
   for (const auto& part : parts_) {
     if (part.slice.numel == 0) continue;
-    const auto* values = values_of(part);
+    const auto* values = read(part.slice, buffer);
     for (std::int64_t i = 0; i < part.slice.numel; ++i)
       norms[static_cast<std::size_t>(part.block_of(i))] += 2.0 * values[i] * values[i];
   }
@@ -36,14 +31,12 @@ void BlockProjectingOptimizer::step() {
   for (const auto& part : parts_) {
     const auto& slice = part.slice;
     if (slice.numel == 0) continue;
-    auto* values = values_of(part);
+    auto* values = read(slice, buffer);
     for (std::int64_t i = 0; i < slice.numel; ++i) {
       const double norm = norms[static_cast<std::size_t>(part.block_of(i))];
       if (norm > part.radius) values[i] = static_cast<float>(values[i] * (part.radius / norm));
     }
-    const auto& p = parameters_[static_cast<std::size_t>(slice.parameter)];
-    numbers_of(p).write(slice.parameter_offset, slice.numel, values);
-    p.unsafeGetTensorImpl()->bump_version();  // written behind autograd's back
+    write(slice, values);
   }
   step_inner();
   gradient_factor_ = 1;

@@ -111,10 +111,9 @@ void RankAllocatingOptimizer::update_averages(double gradient_factor) {
     const auto& p = parameters_[static_cast<std::size_t>(slice.parameter)];
     const auto gradient =
         p.grad().defined()
-            ? p.grad().view(-1).narrow(0, slice.parameter_offset, slice.numel).to(at::kFloat).contiguous()
+            ? p.grad().view(-1).narrow(0, slice.parameter_offset, slice.numel).to(at::kCPU, at::kFloat).contiguous()
             : zeros(slice.numel);
-    buffer.resize(static_cast<std::size_t>(slice.numel));
-    const auto* values = numbers_of(p).read(slice.parameter_offset, slice.numel, buffer.data());
+    const auto* values = read(slice, buffer);
     const auto* g = gradient.const_data_ptr<float>();
     auto* sensitivity = part.sensitivity.mutable_data_ptr<float>();
     auto* uncertainty = part.uncertainty.mutable_data_ptr<float>();
@@ -180,15 +179,11 @@ void RankAllocatingOptimizer::mask() {
   for (const auto& part : parts_) {
     const auto& slice = part.slice;
     if (part.factor != Factor::kE || slice.numel == 0) continue;
-    const auto& p = parameters_[static_cast<std::size_t>(slice.parameter)];
-    const auto numbers = numbers_of(p);
-    buffer.resize(static_cast<std::size_t>(slice.numel));
-    auto* values = numbers.read(slice.parameter_offset, slice.numel, buffer.data());
+    auto* values = read(slice, buffer);
     const auto* kept = method_.kept().at(part.layer).const_data_ptr<float>() + slice.offset;
     for (std::int64_t i = 0; i < slice.numel; ++i)
       if (kept[i] == 0) values[i] = 0;
-    numbers.write(slice.parameter_offset, slice.numel, values);
-    p.unsafeGetTensorImpl()->bump_version();  // written behind autograd's back
+    write(slice, values);
   }
 }
 

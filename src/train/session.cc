@@ -222,7 +222,7 @@ void Session::on_step(const StepReport& step) {
       (arguments_.logging_first_step && step.step == 1)) {
     log_step();
   }
-  const bool processor_computes = arguments_.device != "cuda";  // whose rate is measured
+  const bool processor_computes = task_.device.is_cpu();  // whose rate is measured
   if (gemm_rate_ == 0 && task_.flops_per_token > 0 && processor_computes) measure_machine(step.seconds);
   if (step.interrupted && !last) return interrupt(step);
   if (due(arguments_.eval_strategy, eval_steps(), false)) evaluate();

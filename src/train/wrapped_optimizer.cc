@@ -2,11 +2,16 @@
 
 #include <ATen/ops/from_blob.h>
 
-#include <algorithm>
-
 #include "tessera/base/error.h"
 
 namespace tessera::train {
+namespace {
+
+at::Tensor part_of(const at::Tensor& parameter, const optim::ParameterSlice& slice) {
+  return parameter.detach().view(-1).narrow(0, slice.parameter_offset, slice.numel);
+}
+
+}  // namespace
 
 WrappedOptimizer::WrappedOptimizer(std::unique_ptr<optim::Optimizer> inner, fsdp::FullyShardedDataParallel& model,
                                    const std::string& what)
@@ -18,9 +23,6 @@ WrappedOptimizer::WrappedOptimizer(std::unique_ptr<optim::Optimizer> inner, fsdp
     throw ConfigError(what + " of what is trained, and a schedule-free optimizer evaluates and saves an average; " +
                           "choose another optimizer",
                       "optim");
-  if (std::any_of(parameters_.begin(), parameters_.end(), [](const auto& p) { return !p.is_cpu(); }))
-    throw ConfigError(what + " on the CPU; set fsdp_offload_params: true, which keeps its parameters there",
-                      "fsdp_offload_params");
 }
 
 WrappedOptimizer::~WrappedOptimizer() = default;
@@ -36,6 +38,23 @@ void WrappedOptimizer::step_inner() {
 optim::FlatNumbers WrappedOptimizer::numbers_of(const at::Tensor& parameter) const {
   if (const auto* halves = offload_ ? offload_->halves_of(parameter) : nullptr) return {.halves = halves};
   return {.data = parameter.mutable_data_ptr(), .dtype = parameter.scalar_type()};
+}
+
+float* WrappedOptimizer::read(const optim::ParameterSlice& slice, std::vector<float>& buffer) const {
+  const auto& parameter = parameters_[static_cast<std::size_t>(slice.parameter)];
+  buffer.resize(static_cast<std::size_t>(slice.numel));
+  if (parameter.is_cpu()) return numbers_of(parameter).read(slice.parameter_offset, slice.numel, buffer.data());
+  at::from_blob(buffer.data(), {slice.numel}).copy_(part_of(parameter, slice));
+  return buffer.data();
+}
+
+void WrappedOptimizer::write(const optim::ParameterSlice& slice, const float* values) const {
+  const auto& parameter = parameters_[static_cast<std::size_t>(slice.parameter)];
+  if (parameter.is_cpu())
+    numbers_of(parameter).write(slice.parameter_offset, slice.numel, values);
+  else
+    part_of(parameter, slice).copy_(at::from_blob(const_cast<float*>(values), {slice.numel}));
+  parameter.unsafeGetTensorImpl()->bump_version();  // the CPU's was written behind autograd's back
 }
 
 void WrappedOptimizer::sum_over_ranks(std::vector<double>& numbers) const {

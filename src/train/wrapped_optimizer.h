@@ -19,19 +19,22 @@ class WrappedOptimizer : public optim::Optimizer {
   void keep_state_in(std::shared_ptr<tensor::OffloadStore> offload) final { inner_->keep_state_in(std::move(offload)); }
 
  protected:
-  /// what: "ADALORA allocates ranks", for messages. ConfigError for optimizers that evaluate averages, and for
-  /// parameters that do not lie on the CPU.
+  /// what: "ADALORA allocates ranks", for messages. ConfigError for optimizers that evaluate averages.
   WrappedOptimizer(std::unique_ptr<optim::Optimizer> inner, fsdp::FullyShardedDataParallel& model,
                    const std::string& what);
 
   /// With this optimizer's rate, count of steps and factor of gradients.
   void step_inner();
-  /// Of a flat parameter: its masters in float32.
-  optim::FlatNumbers numbers_of(const at::Tensor& parameter) const;
+  /// A slice's masters in float32, where they lie or in `buffer`; and what became of them there goes back.
+  float* read(const optim::ParameterSlice& slice, std::vector<float>& buffer) const;
+  void write(const optim::ParameterSlice& slice, const float* values) const;
   /// They become those of all ranks together. Collective.
   void sum_over_ranks(std::vector<double>& numbers) const;
 
  private:
+  /// On the CPU.
+  optim::FlatNumbers numbers_of(const at::Tensor& parameter) const;
+
   std::unique_ptr<optim::Optimizer> inner_;
   std::shared_ptr<comm::Communicator> group_;
   std::shared_ptr<tensor::OffloadStore> offload_;

@@ -13,10 +13,11 @@ namespace tessera::peft {
 namespace {
 
 /// Where row i of the permuted matrix comes from (PEFT's block_butterfly_perm): in each of `blocks` blocks the even
-/// pieces of `piece` elements come first, then the odd ones.
-at::Tensor butterfly(std::int64_t n, std::int64_t blocks, std::int64_t piece) {
+/// pieces of `piece` elements come first, then the odd ones. Where `like` lies.
+at::Tensor butterfly(std::int64_t n, std::int64_t blocks, std::int64_t piece, const at::Tensor& like) {
   const auto size = n / blocks;
-  const auto pieces = at::arange(n, at::TensorOptions().dtype(at::kLong)).view({blocks, size / piece, piece});
+  const auto places = at::TensorOptions().dtype(at::kLong).device(like.device());
+  const auto pieces = at::arange(n, places).view({blocks, size / piece, piece});
   const auto even = pieces.slice(1, 0, std::nullopt, 2), odd = pieces.slice(1, 1, std::nullopt, 2);
   return at::cat({even, odd}, 1).flatten();
 }
@@ -73,7 +74,7 @@ at::Tensor Boft::transformed(const LayerSizes& sizes, const at::Tensor& x, const
   if (sizes.training && boft_dropout > 0) turns = with_dropped_factor(turns, boft_dropout);
   auto turned = x;
   for (std::int64_t i = factors - 1; i >= 0; --i) {
-    const auto places = factors == 1 ? at::Tensor() : butterfly(sizes.in, count >> i, size / 2);
+    const auto places = factors == 1 ? at::Tensor() : butterfly(sizes.in, count >> i, size / 2, x);
     if (places.defined()) turned = turned.index_select(1, places.argsort());
     turned = nn::block_product(turned, turns.select(0, i));
     if (places.defined()) turned = turned.index_select(1, places);

@@ -21,7 +21,7 @@ namespace {
 
 /// U - U' of the upper triangles by rows; [blocks, n (n - 1) / 2] -> [blocks, n, n].
 at::Tensor skew(const at::Tensor& triangles, std::int64_t n) {
-  const auto at = at::triu_indices(n, n, 1, at::TensorOptions().dtype(at::kLong));
+  const auto at = at::triu_indices(n, n, 1, at::TensorOptions().dtype(at::kLong).device(triangles.device()));
   const auto places = at.select(0, 0) * n + at.select(0, 1);
   const auto upper = at::zeros({triangles.size(0), n * n}, triangles.options())
                          .index_copy(1, places, triangles)

@@ -118,6 +118,7 @@ class Sessions : public ::testing::Test {
     session.memory = memory_;
     session.save_result = save_result_;
     session.device = device_;
+    session.flops_per_token = flops_per_token_;
     session.planned_device_bytes = planned_device_bytes_;
     std::ostringstream out, err;
     Session(a, session, {trainer, *sharded, *optimizer}, out, err).run();
@@ -140,6 +141,7 @@ class Sessions : public ::testing::Test {
   test::TempFolder folder_{"sessions"};
   at::Device device_ = at::kCPU;  // whose memory is reported
   std::int64_t planned_device_bytes_ = 0;
+  double flops_per_token_ = 0;
   report::MemoryWatch* memory_ = nullptr;
   std::function<void()> save_result_;
   nlohmann::ordered_json settings_;                             // for run.json; null: none is written
@@ -169,6 +171,16 @@ TEST_F(Sessions, TheLastRowHasThePeakOfADevicesMemory) {
   run(on_device);
   EXPECT_EQ(rows(on_device).back().at("planned_device_mib"), 3);
   EXPECT_GE(rows(on_device).back().at("measured_device_mib").get<double>(), 5);
+}
+
+TEST_F(Sessions, TheShareOfTheProcessorsRateIsShownWhereTheProcessorComputes) {
+  flops_per_token_ = 1000;
+  const auto on_cpu = arguments("cpu"), on_device = arguments("device");
+  run(on_cpu);
+  EXPECT_TRUE(rows(on_cpu).back().contains("model_flops_utilization"));
+  device_ = test::fake_device();
+  run(on_device);
+  for (const auto& row : rows(on_device)) EXPECT_FALSE(row.contains("model_flops_utilization")) << row;
 }
 
 TEST_F(Sessions, TheHtmlPageIsRenewedWhileTheRunGoesOnAndStaysAtItsEnd) {
