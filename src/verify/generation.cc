@@ -21,16 +21,27 @@ using models::GenerationConfig;
 using nlohmann::json;
 
 void apply(const json& arguments, GenerationConfig& config) {
-  static const std::set<std::string> kKnown = {"max_new_tokens",      "max_length",
-                                               "min_new_tokens",      "min_length",
-                                               "num_beams",           "length_penalty",
-                                               "repetition_penalty",  "no_repeat_ngram_size",
-                                               "early_stopping",      "eos_token_id",
-                                               "bad_words_ids",       "suppress_tokens",
-                                               "pad_token_id",        "begin_suppress_tokens",
-                                               "forced_bos_token_id", "forced_eos_token_id",
-                                               "do_sample",           "num_return_sequences",
-                                               "renormalize_logits",  "exponential_decay_length_penalty"};
+  static const std::set<std::string> kKnown = {"max_new_tokens",
+                                               "max_length",
+                                               "min_new_tokens",
+                                               "min_length",
+                                               "num_beams",
+                                               "length_penalty",
+                                               "repetition_penalty",
+                                               "no_repeat_ngram_size",
+                                               "early_stopping",
+                                               "eos_token_id",
+                                               "bad_words_ids",
+                                               "suppress_tokens",
+                                               "pad_token_id",
+                                               "begin_suppress_tokens",
+                                               "forced_bos_token_id",
+                                               "forced_eos_token_id",
+                                               "decoder_start_token_id",
+                                               "do_sample",
+                                               "num_return_sequences",
+                                               "renormalize_logits",
+                                               "exponential_decay_length_penalty"};
   for (const auto& [key, value] : arguments.items()) {
     if (!kKnown.contains(key) || (key == "do_sample" && value.get<bool>()))
       throw DataError("expect.json: generate() argument '" + key + "' is not known to tessera verify");

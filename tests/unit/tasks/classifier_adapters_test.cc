@@ -160,5 +160,28 @@ TEST(ClassifyBases, ABertModelGetsAHead) {
       << "weights without a prefix are taken";
 }
 
+TEST(ClassifyBases, ADistilBertGetsBothLayersOfItsHead) {
+  const test::TempFolder folder("distilbert_model");
+  const auto in = [&](const std::string& name) { return folder.path() + "/" + name; };
+  const json config = {{"model_type", "distilbert"},
+                       {"architectures", {"DistilBertForMaskedLM"}},
+                       {"vocab_size", 300},
+                       {"dim", 16},
+                       {"n_layers", 1},
+                       {"n_heads", 2},
+                       {"hidden_dim", 32},
+                       {"pad_token_id", 256}};
+  write_lines(in("masked/config.json"), {config.dump()});
+  make_model(in("masked"), in("model"));
+  write_lines(in("rows.csv"), {"text,label", "good,1", "bad,0", "fine,1", "poor,0"});
+  std::ostringstream out, err;
+  ASSERT_EQ(classify({"--model", in("model"), "--tokenizer_name", kTinyChat, "--dataset_name", in("rows.csv"),
+                      "--max_steps", "1", "--output_dir", in("out"), "--disable_tqdm"},
+                     out, err),
+            0)
+      << err.str();
+  EXPECT_SAYS(out.str(), "pre_classifier.weight");
+}
+
 }  // namespace
 }  // namespace tessera::tasks

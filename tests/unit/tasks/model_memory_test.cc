@@ -136,13 +136,7 @@ const std::vector<Family> kFamilies = {
     {"t5_narrow_heads", t5({{"d_kv", 8}, {"num_heads", 3}}), 3.5},
     {"bert", bert("bert", "BertForSequenceClassification", json::object()), 1.4},
     {"bert_masked", bert("bert", "BertForMaskedLM", json::object()), 6, 5},
-    {"roberta", bert("roberta", "RobertaForSequenceClassification", {{"pad_token_id", 1}}), 1.4},
-    {"electra", bert("electra", "ElectraForSequenceClassification", {{"embedding_size", kHidden}}), 1.4},
-    {"electra_narrow", bert("electra", "ElectraForSequenceClassification", {{"embedding_size", 32}}), 1.8},
-    {"distilbert",
-     bert("distilbert", "DistilBertForSequenceClassification", {{"hidden_dim", 256}, {"activation", "gelu"}}), 1.4},
-    {"distilbert_masked", bert("distilbert", "DistilBertForMaskedLM", {{"hidden_dim", 256}}), 6, 5},
-    {"stablelm_qk_norm", decoder("stablelm", "StableLm", {{"qk_layernorm", true}})}};
+    {"roberta", bert("roberta", "RobertaForSequenceClassification", {{"pad_token_id", 1}}), 1.4}};
 
 struct StepBytes {
   std::int64_t forward, kept, backward;  // the peak of forward, what is there at its end, the peak of backward
