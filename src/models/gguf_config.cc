@@ -220,6 +220,8 @@ class Config {
       fail(fmt::format("keys of {} and values of {} elements a head are not supported", *size, *of_values));
     const bool said_by_turned = !size && turned && is_llama();  // in older files
     if (size || said_by_turned) out_["head_dim"] = size ? *size : *turned;
+    if (!size && is_glm(family_))  // config.json's default is another
+      out_["head_dim"] = integer("embedding_length") / integer("attention.head_count");
     const bool says_biases = family_ != "qwen2" && !is_phi_like(family_), has_biases = file_.find("blk.0.attn_q.bias");
     if (says_biases && (has_biases || is_glm(family_))) out_["attention_bias"] = has_biases;
     if (says_biases && file_.find("blk.0.ffn_up.bias")) out_["mlp_bias"] = true;

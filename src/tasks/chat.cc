@@ -139,8 +139,12 @@ class ChatLoop {
 
  private:
   void obey(const std::string& line) {
+    constexpr std::size_t kLongestTyped = 4095;  // Linux drops what follows, up to the end of the line
     if (line.find_first_not_of(" \t\r") == std::string::npos) return;
-    if (line == "/reset") {
+    if (is_terminal_ && line.size() >= kLongestTyped) {
+      err_ << "a line at a terminal has less than 4095 bytes, and the rest of this one is lost: it is not answered. "
+              "Longer ones come through a pipe: tessera chat ... < FILE\n";
+    } else if (line == "/reset") {
       reset();
       err_ << "the conversation begins anew\n";
     } else if (line[0] == '/' && line.find(' ') == std::string::npos) {

@@ -199,7 +199,8 @@ std::string write_gguf(const GgufRequest& r) {
     vocabulary.add_space_prefix = said.add_prefix_space;
   if (vocabulary.model == "llama" && is_one_of(planned.architecture, {"gemma", "gemma2", "gemma3"}))
     vocabulary.add_space_prefix = false;
-  if (is_one_of(planned.architecture, {"chatglm", "glm4"})) {  // by their names readers know them
+  const bool is_glm = is_one_of(planned.architecture, {"chatglm", "glm4"});
+  if (is_glm) {  // by their names readers know them
     if (vocabulary.pre == "llama-bpe") vocabulary.pre = "glm4";
     if (vocabulary.pre == "dbrx") vocabulary.pre = "chatglm-bpe";
   }
@@ -218,6 +219,12 @@ std::string write_gguf(const GgufRequest& r) {
   metadata.insert(metadata.end(), planned.metadata.begin(), planned.metadata.end());
   metadata.emplace_back("general.file_type", gguf_file_type(r.form));
   add_tokenizer(vocabulary, metadata);
+  if (is_glm) {  // where an answer ends, too
+    const auto turn = std::find(vocabulary.tokens.begin(), vocabulary.tokens.end(), "<|user|>");
+    if (turn != vocabulary.tokens.end())
+      metadata.emplace_back("tokenizer.ggml.eot_token_id",
+                            static_cast<std::uint32_t>(turn - vocabulary.tokens.begin()));
+  }
   metadata.emplace_back("general.quantization_version", std::uint32_t{2});
   io::GgufWriter writer(r.output, metadata, plans);
   for (const auto& tensor : planned.tensors)

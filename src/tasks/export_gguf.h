@@ -12,8 +12,8 @@ struct GgufRequest {
   std::string model_folder;  // with config.json
   std::string tokenizer_folder;
   std::shared_ptr<const io::TensorSource> weights;  // packed ones are unpacked
-  std::string output;            // the file
-  std::string name_folder = {};  // general.name is this folder's; empty: the model's
+  std::string output;                               // the file
+  std::string name_folder = {};                     // general.name is this folder's; empty: the model's
   models::GgufForm form = models::GgufForm::kF16;
 };
 

@@ -82,6 +82,15 @@ TEST_F(Chat, CtrlCEndsAnAnswerAndAtThePromptTheChat) {
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 130) << status;
 }
 
+// Linux keeps 4095 bytes of a line.
+TEST_F(Chat, ALineThatTheTerminalCutIsNotAnswered) {
+  test::OnTerminal t({"chat", "--model", in("model"), "--max_new_tokens", "2"});
+  t.answer("> ", std::string(5000, 'x') + "\n");
+  t.wait_for("the rest of this one is lost");
+  t.answer("FILE\r\n> ", "/exit\n");
+  EXPECT_EQ(t.wait_status(), 0);
+}
+
 TEST_F(Chat, SaysWhatItCannotTalkTo) {
   const Finished ranks = test::run({TESSERA_BINARY, "launch", "--num_processes", "2", "chat", "--model", in("model")});
   EXPECT_EQ(ranks.exit_code, 2);

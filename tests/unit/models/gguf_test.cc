@@ -131,6 +131,11 @@ TEST(GgufModel, GivesTheOriginalConfiguration) {
   }
 }
 
+// GLM's file leaves out the size of a head, for which config.json has another default.
+TEST(GgufModel, SaysTheSizeOfAHeadOfGlm) {
+  EXPECT_EQ(read_model_config(data("chatglm.gguf"))["head_dim"], 4);
+}
+
 TEST(GgufModel, IsFoundInAFolderWithoutConfiguration) {
   namespace fs = std::filesystem;
   const auto folder = fs::path(testing::TempDir()) / "gguf_model_test";

@@ -255,6 +255,16 @@ TEST_F(GgufExports, AnEncoderIsWrittenWithItsWordsAndItsPooling) {
   EXPECT_THROW(exported(model, "f16"), ConfigError);
 }
 
+TEST_F(GgufExports, AnAnswerOfGlmEndsWithTheUsersTurn) {
+  const std::string model = make("glm4", false, {{"head_dim", 64}, {"pad_token_id", 0}});
+  auto root = json::parse(read_file(model + "/tokenizer.json"));
+  root["added_tokens"].push_back({{"id", 2010}, {"content", "<|user|>"}, {"special", true}});
+  write_file_atomically(model + "/tokenizer.json", root.dump());
+  const auto file = io::open_gguf(exported(model, "f16"));
+  EXPECT_EQ(file->header().integer("tokenizer.ggml.eot_token_id"), 2010);
+  EXPECT_EQ(file->header().integer("glm4.rope.dimension_count"), 32);
+}
+
 TEST_F(GgufExports, AClassifierIsWrittenAsAReranker) {
   const std::string model =
       make("roberta", false, {{"vocab_size", 50265}, {"hidden_size", 64}, {"type_vocab_size", 1}});
