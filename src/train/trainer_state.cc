@@ -8,6 +8,7 @@
 #include "base/file.h"
 #include "base/json_text.h"
 #include "base/plain_reason.h"
+#include "base/python_json.h"
 #include "tessera/base/error.h"
 
 namespace tessera::train {
@@ -88,7 +89,7 @@ std::string TrainerState::to_json() const {
 }
 
 TrainerState TrainerState::read(const std::string& file) {
-  const SortedJson json = SortedJson::parse(bounded_json(read_file(file), file), nullptr, false);
+  const SortedJson json = SortedJson::parse(without_non_numbers(bounded_json(read_file(file), file)), nullptr, false);
   if (json.is_discarded()) throw CheckpointError("'" + file + "' is not JSON; resume from another checkpoint", file);
   TrainerState s;
   try {

@@ -47,6 +47,17 @@ TEST(TrainerState, IsReadBackAsItWasWritten) {
   std::filesystem::remove(file);
 }
 
+TEST(TrainerState, OfTrainerMayHoldPythonsNaN) {
+  const std::string file = ::testing::TempDir() + "python_state_" + std::to_string(getpid()) + ".json";
+  write_file_atomically(file, R"({"global_step": 3, "max_steps": 9, "epoch": 0.5, "best_metric": NaN,
+                                  "log_history": [{"loss": NaN, "grad_norm": Infinity, "step": 3}]})");
+  const TrainerState r = TrainerState::read(file);
+  EXPECT_EQ(r.global_step, 3);
+  EXPECT_FALSE(r.best_metric);
+  EXPECT_EQ(r.log_history.at(0).at("step"), 3);
+  std::filesystem::remove(file);
+}
+
 TEST(TrainerState, SaysHowEarlyStoppingStandsAsTransformersDoes) {
   // EarlyStoppingCallback.state() and TrainerControl.state() of transformers 4.57.
   TrainerState s;
