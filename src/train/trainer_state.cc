@@ -89,7 +89,8 @@ std::string TrainerState::to_json() const {
 }
 
 TrainerState TrainerState::read(const std::string& file) {
-  const SortedJson json = SortedJson::parse(without_non_numbers(bounded_json(read_file(file), file)), nullptr, false);
+  const SortedJson json =
+      SortedJson::parse(without_non_numbers(std::string(bounded_json(read_file(file), file))), nullptr, false);
   if (json.is_discarded()) throw CheckpointError("'" + file + "' is not JSON; resume from another checkpoint", file);
   TrainerState s;
   try {
