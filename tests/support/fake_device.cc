@@ -36,6 +36,7 @@ constexpr auto kType = c10::DeviceType::PrivateUse1;
 thread_local c10::DeviceIndex current_index = 0;
 thread_local bool in_operator = false;  // whose own copies count as nothing
 std::function<void(int, FakeCall)> before_call;
+std::atomic<bool> watches_memory{false};
 std::atomic<std::int64_t> used_bytes{0}, peak_bytes{0}, limit_bytes{0}, waits{0};
 
 void* to_fake(void* real) {
@@ -490,7 +491,7 @@ class Kernels {
   }
   static int unregister(void* memory) {
     const int code = host_kernels()->host_unregister(memory);
-    if (any_read([](const void* from) { return !is_registered(from); }))
+    if (watches_memory && any_read([](const void* from) { return !is_registered(from); }))
       note_fault("the host gives memory back from which copies may still read");
     return code;
   }
@@ -544,6 +545,14 @@ std::int64_t fake_device_bytes() {
 
 std::int64_t fake_device_waits() {
   return waits;
+}
+
+WatchedMemory::WatchedMemory() {
+  watches_memory = true;
+}
+
+WatchedMemory::~WatchedMemory() {
+  watches_memory = false;
 }
 
 std::int64_t fake_device_reads(int index) {

@@ -46,6 +46,14 @@ std::int64_t fake_device_waits();
 
 /// Copies from the host's memory that device `index` may still be reading: nobody has waited for what it was told.
 std::int64_t fake_device_reads(int index);
+/// While it lives, host memory that is given back while copies may read it is a fault (FakeStreams::fault()). For one
+/// rank: ranks that are threads share what the first of them pinned.
+struct WatchedMemory {
+  WatchedMemory();
+  ~WatchedMemory();
+  WatchedMemory(const WatchedMemory&) = delete;
+  WatchedMemory& operator=(const WatchedMemory&) = delete;
+};
 
 /// What a device's library can refuse.
 enum class FakeCall { kAllocation, kCopy };

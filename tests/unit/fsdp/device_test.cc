@@ -280,6 +280,7 @@ TEST_F(DeviceCopies, OfIgnoredModulesMappedParametersAndAFolder) {
 }
 
 TEST_F(DeviceCopies, AreOverBeforeTheMemoryThatTheyReadIsGivenBack) {
+  const test::WatchedMemory watched;
   for (const bool fails : {false, true})
     comm::run_threads(1, [&](std::shared_ptr<comm::Communicator> group) {
       SmallNet net;

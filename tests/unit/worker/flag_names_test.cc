@@ -103,7 +103,8 @@ class FlagNames : public testing::Test {
 };
 
 const Flags kOfOtherPrograms = {"--exclude",      "--private", "--revision",  // what uploads
-                                "--distribution", "--map",     "--mpi"};      // srun, mpirun
+                                "--distribution", "--map",     "--mpi",       // srun, mpirun
+                                "--pooling"};                                 // llama.cpp
 // Keys of PEFT methods, which are flags of the tasks though no help lists them.
 const Flags kKeysOfMethods = {"--alpha", "--target_parameters"};
 // "give --max_grad_norm to the task", and what an estimate advises a run to take
