@@ -10,13 +10,13 @@
 #include <ostream>
 #include <set>
 
-#include "base/file.h"
 #include "base/json_text.h"
 #include "peft/adapter_config.h"
 #include "peft/combine/combine_lora.h"
 #include "peft/methods/lora.h"
 #include "tessera/base/error.h"
 #include "tessera/io/tensor_source.h"
+#include "verify/reference_json.h"
 #include "verify/rows_of_adapters.h"
 #include "verify/scratch_folder.h"
 #include "verify/verify.h"
@@ -65,7 +65,7 @@ class CombinedFolder {
       : options_(options),
         group_(std::move(group)),
         folder_(options.folder),
-        expect_(json::parse(read_file((folder_ / "expect.json").string()))),
+        expect_(read_reference_json((folder_ / "expect.json").string())),
         results_(io::open_safetensors((folder_ / "results.safetensors").string())) {
     const fs::path family = folder_.lexically_normal() / "..";
     const std::string name = expect_.at("base");

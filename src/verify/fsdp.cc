@@ -9,10 +9,10 @@
 #include <ostream>
 #include <set>
 
-#include "base/file.h"
 #include "tessera/base/error.h"
 #include "tessera/io/tensor_source.h"
 #include "train/trainer.h"
+#include "verify/reference_json.h"
 #include "verify/replay.h"
 #include "verify/verify.h"
 
@@ -155,7 +155,7 @@ void play(Comparison& table, const FsdpCase& c, const json& settings, const fs::
 }  // namespace
 
 bool verify_fsdp(const VerifyOptions& options, std::shared_ptr<comm::Communicator> group, std::ostream& out) {
-  const json expect = json::parse(read_file(options.folder + "/expect.json"));
+  const json expect = read_reference_json(options.folder + "/expect.json");
   Comparison table;
   const auto cases = cases_of(expect, options, group->size());
   for (const auto& c : cases) play(table, c, expect.at("settings"), options.folder, group);

@@ -7,11 +7,11 @@
 #include <ostream>
 #include <set>
 
-#include "base/file.h"
 #include "models/generation.h"
 #include "tasks/assemble.h"
 #include "tessera/base/error.h"
 #include "tessera/io/tensor_source.h"
+#include "verify/reference_json.h"
 #include "verify/verify.h"
 
 namespace tessera::verify {
@@ -66,7 +66,7 @@ at::Tensor sequences_of(const json& run, std::int64_t pad) {
 
 bool verify_generation(const VerifyOptions& options, std::shared_ptr<comm::Communicator> group, std::ostream& out) {
   const tasks::Assembled loaded = load_model(options, group);
-  const json expect = json::parse(read_file(options.folder + "/expect.json"));
+  const json expect = read_reference_json(options.folder + "/expect.json");
   const auto io = io::open_safetensors(options.folder + "/io.safetensors");
   const at::Tensor input_ids = io::read_tensor(*io, "input_ids");
   const at::Tensor mask =

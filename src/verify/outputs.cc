@@ -14,7 +14,6 @@
 #include <ostream>
 #include <set>
 
-#include "base/file.h"
 #include "hub/model_folder.h"
 #include "models/classification_loss.h"
 #include "models/gguf_model.h"
@@ -25,6 +24,7 @@
 #include "tessera/base/error.h"
 #include "tessera/io/tensor_source.h"
 #include "train/trainer.h"
+#include "verify/reference_json.h"
 #include "verify/rows_of_adapters.h"
 #include "verify/verify.h"
 
@@ -37,7 +37,7 @@ namespace fs = std::filesystem;
 void require_listed(const fs::path& place, const std::vector<std::string>& files) {
   const auto expect = place / "expect.json";
   if (!fs::exists(expect)) return;
-  const auto text = nlohmann::json::parse(read_file(expect.string()));
+  const auto text = read_reference_json(expect.string());
   if (!text.contains("files")) return;
   for (const auto& [name, about] : text["files"].items())
     if (name.starts_with("io") && std::find(files.begin(), files.end(), (place / name).string()) == files.end())
@@ -193,7 +193,7 @@ void compare_router_loss(const std::string& folder, models::Model& model, models
                          comm::Communicator& group, double tolerance, Comparison& table) {
   const fs::path expect = fs::path(folder) / "expect.json";
   if (!fs::exists(expect)) return;
-  const auto text = nlohmann::json::parse(read_file(expect.string()));
+  const auto text = read_reference_json(expect.string());
   if (!text.contains("with_router_aux_loss")) return;
   in.router_loss = true;
   const c10::NoGradGuard no_grad;
@@ -207,7 +207,7 @@ void compare_label_losses(const std::string& folder, const at::Tensor& logits, c
   using families::ProblemType;
   const fs::path expect = fs::path(folder) / "expect.json";
   if (!fs::exists(expect) || !logits.defined()) return;
-  const auto text = nlohmann::json::parse(read_file(expect.string()));
+  const auto text = read_reference_json(expect.string());
   for (const auto& [key, problem] : {std::pair{"multi_label", ProblemType::kMultiLabel},
                                      std::pair{"regression_on_logits", ProblemType::kRegression}}) {
     if (!text.contains(key)) continue;
@@ -227,7 +227,7 @@ void compare_label_losses(const std::string& folder, const at::Tensor& logits, c
 /// then.
 std::vector<std::string> adapters_of_rows(const VerifyOptions& options, std::int64_t rows) {
   const fs::path expect = fs::path(options.folder) / "expect.json";
-  const auto text = fs::exists(expect) ? nlohmann::json::parse(read_file(expect.string())) : nlohmann::json::object();
+  const auto text = fs::exists(expect) ? read_reference_json(expect.string()) : nlohmann::json::object();
   if (!text.contains("adapter_names") && options.adapters.size() == 1)
     return std::vector<std::string>(static_cast<std::size_t>(rows), options.adapters[0].name);
   const auto names = text.value("adapter_names", std::vector<std::string>());
@@ -242,7 +242,7 @@ std::vector<std::string> adapters_of_rows(const VerifyOptions& options, std::int
 std::shared_ptr<io::TensorSource> with_batch(const std::string& folder, std::shared_ptr<io::TensorSource> io) {
   const fs::path expect = fs::path(folder) / "expect.json";
   if (io->find("input_ids") || !fs::exists(expect)) return io;
-  const auto text = nlohmann::json::parse(read_file(expect.string()));
+  const auto text = read_reference_json(expect.string());
   if (!text.contains("batch")) return io;
   return io::joined_source({io, io::open_safetensors((fs::path(folder) / text["batch"].get<std::string>()).string())});
 }

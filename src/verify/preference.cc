@@ -12,13 +12,13 @@
 #include <nlohmann/json.hpp>
 #include <ostream>
 
-#include "base/file.h"
 #include "base/json_text.h"
 #include "models/names_in_files.h"
 #include "tessera/base/error.h"
 #include "tessera/io/tensor_source.h"
 #include "verify/noise.h"
 #include "verify/preference_folders.h"
+#include "verify/reference_json.h"
 
 namespace tessera::verify {
 namespace {
@@ -252,7 +252,7 @@ class Models {
 }  // namespace
 
 bool verify_preference(const VerifyOptions& options, std::shared_ptr<comm::Communicator> group, std::ostream& out) {
-  const json expect = json::parse(read_file(options.folder + "/expect.json"));
+  const json expect = read_reference_json(options.folder + "/expect.json");
   Models models(options, expect, group);
   Comparison table;
   const auto cases = cases_of(options.folder, expect);

@@ -8,13 +8,13 @@
 #include <ostream>
 #include <set>
 
-#include "base/file.h"
 #include "base/json_text.h"
 #include "models/names_in_files.h"
 #include "tessera/base/error.h"
 #include "tessera/io/tensor_source.h"
 #include "train/metric_means.h"
 #include "verify/preference_folders.h"
+#include "verify/reference_json.h"
 #include "verify/replay.h"
 
 namespace tessera::verify {
@@ -36,7 +36,7 @@ struct PreferenceRun {
 PreferenceRun read_preference_run(const std::string& folder) {
   PreferenceRun run;
   run.folder = folder;
-  run.expect = json::parse(read_file(folder + "/expect.json"));
+  run.expect = read_reference_json(folder + "/expect.json");
   // The last two stand beside kwargs, with their defaults where kwargs lacks them.
   static const std::set<std::string> kIgnored = {"form",  "lens",         "lr_scheduler_type", "logging_steps",
                                                  "optim", "weight_decay", "max_grad_norm"};

@@ -8,12 +8,12 @@
 #include <nlohmann/json.hpp>
 #include <ostream>
 
-#include "base/file.h"
 #include "base/json_text.h"
 #include "base/open_file.h"
 #include "data/preference_dataset.h"
 #include "tessera/base/error.h"
 #include "text/tokenizer.h"
+#include "verify/reference_json.h"
 #include "verify/scratch_folder.h"
 #include "verify/verify.h"
 
@@ -160,7 +160,7 @@ std::string tokenizer_place(const VerifyOptions& options, const std::string& nam
 
 bool verify_prepared(const VerifyOptions& options, std::shared_ptr<comm::Communicator> group, std::ostream& out) {
   const fs::path folder = options.folder;
-  const auto expect = json::parse(read_file((folder / "expect.json").string()));
+  const auto expect = read_reference_json((folder / "expect.json").string());
   text::TokenizerChanges changes;
   changes.special.eos = expect.at("eos_token");
   changes.special.pad = expect.at("pad_token");
@@ -169,7 +169,7 @@ bool verify_prepared(const VerifyOptions& options, std::shared_ptr<comm::Communi
   const ScratchFolder scratch;
   Comparison table;
   for (const auto& [name, rows_left] : expect.at("status").items()) {
-    const auto file = json::parse(read_file((folder / (name + ".json")).string()));
+    const auto file = read_reference_json((folder / (name + ".json")).string());
     auto [settings, collate] = settings_of(file, expect);
     std::string lines;
     for (const auto& row : file.at("input")) lines += json_text(row) + "\n";

@@ -5,10 +5,10 @@
 #include <optional>
 #include <ostream>
 
-#include "base/file.h"
 #include "models/logits_processors.h"
 #include "tessera/base/error.h"
 #include "tessera/io/tensor_source.h"
+#include "verify/reference_json.h"
 #include "verify/verify.h"
 
 namespace tessera::verify {
@@ -75,7 +75,7 @@ GenerationConfig settings_of(const std::string& name, const nlohmann::json& expe
 }  // namespace
 
 bool verify_processors(const VerifyOptions& options, std::shared_ptr<comm::Communicator> group, std::ostream& out) {
-  const auto expect = nlohmann::json::parse(read_file(options.folder + "/expect.json"));
+  const auto expect = read_reference_json(options.folder + "/expect.json");
   const auto io = io::open_safetensors(options.folder + "/io.safetensors");
   const at::Tensor ids = io::read_tensor(*io, "input_ids"), given = io::read_tensor(*io, "scores");
   Comparison table;

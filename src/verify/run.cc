@@ -15,7 +15,6 @@
 #include <ostream>
 #include <set>
 
-#include "base/file.h"
 #include "base/json_text.h"
 #include "checkpoint/pretrained.h"
 #include "models/names_in_files.h"
@@ -29,6 +28,7 @@
 #include "train/rank_allocation.h"
 #include "train/trainer.h"
 #include "verify/noise.h"
+#include "verify/reference_json.h"
 #include "verify/replay.h"
 #include "verify/verify.h"
 
@@ -149,7 +149,7 @@ void read_packed_base(Run& run) {
 }
 
 Run read_run(const std::string& folder) {
-  Run run{.folder = folder, .base = {}, .batches = {}, .expect = json::parse(read_file(folder + "/expect.json"))};
+  Run run{.folder = folder, .base = {}, .batches = {}, .expect = read_reference_json(folder + "/expect.json")};
   run.base = base_of(run, run.expect.value("base", "base_llama"));
   run.batches = run.base / "batches.safetensors";
   read_packed_base(run);
@@ -394,7 +394,7 @@ void compare_allocation(Comparison& table, const Run& run, std::int64_t step, co
   }
   if (step + 1 < run.steps) return;
   const auto written = json::parse(peft::adapter_config_json(ours->method())).at("rank_pattern");
-  const auto expected = json::parse(read_file((run.folder / "adapter_final/adapter_config.json").string()));
+  const auto expected = read_reference_json((run.folder / "adapter_final/adapter_config.json").string());
   if (written != expected.at("rank_pattern")) table.fail("allocation rank_pattern", "differs: " + json_text(written));
 }
 

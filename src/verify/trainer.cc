@@ -11,7 +11,6 @@
 #include <ostream>
 #include <set>
 
-#include "base/file.h"
 #include "base/json_text.h"
 #include "models/names_in_files.h"
 #include "tessera/base/error.h"
@@ -19,6 +18,7 @@
 #include "tessera/optim/schedule.h"
 #include "train/trainer.h"
 #include "verify/noise.h"
+#include "verify/reference_json.h"
 #include "verify/replay.h"
 #include "verify/verify.h"
 
@@ -155,7 +155,7 @@ void compare_final(Comparison& table, const TrainerRun& run, const std::string& 
 }  // namespace
 
 bool verify_trainer(const VerifyOptions& options, std::shared_ptr<comm::Communicator> group, std::ostream& out) {
-  const auto expect = json::parse(read_file(options.folder + "/expect.json"));
+  const auto expect = read_reference_json(options.folder + "/expect.json");
   const TrainerRun run = read(expect);
   const auto base = fs::path(options.folder).lexically_normal() / ".." / expect.at("base").get<std::string>();
   tasks::Assembled a = tasks::assemble(

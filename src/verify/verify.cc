@@ -9,7 +9,6 @@
 #include <ostream>
 #include <sstream>
 
-#include "base/file.h"
 #include "base/folder_names.h"
 #include "base/open_file.h"
 #include "base/plain_reason.h"
@@ -21,6 +20,7 @@
 #include "tasks/fsdp_options.h"
 #include "tasks/named_folder.h"
 #include "tessera/base/error.h"
+#include "verify/reference_json.h"
 
 namespace tessera::verify {
 namespace {
@@ -39,7 +39,7 @@ Verifier verifier_for(const std::string& folder) {
   const fs::path expect = fs::path(folder) / "expect.json";
   if (is_there(fs::path(folder) / "expect_model.safetensors")) return verify_checkpoint;
   if (!is_there(expect)) return verify_outputs;
-  const auto text = json::parse(read_file(expect.string()));
+  const auto text = read_reference_json(expect.string());
   if (text.contains("status") && text.contains("per_device_train_batch_size")) return verify_prepared;
   if (text.contains("combined") && text.contains("adapters")) return verify_combined;
   if (text.contains("cases") && (text.contains("policy") || text.contains("model"))) return verify_preference;
