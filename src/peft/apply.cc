@@ -6,6 +6,7 @@
 #include <set>
 
 #include "base/grouped.h"
+#include "models/names_in_files.h"
 #include "peft/merge.h"
 #include "peft/methods/word_embedding.h"
 #include "peft/targets.h"
@@ -93,6 +94,18 @@ bool keep_tied(const models::Model& model, const models::ModelConfig& family, Pe
   return true;
 }
 
+// Where the head's matrix is its own, PEFT trains its bias with it. Here the bias is the head's.
+void refuse_matrix_without_bias(const models::Model& model, const PeftMethod& method) {
+  const models::NamesInFiles names(model);
+  for (const auto& item : model.named_parameters())
+    for (const auto& name : names.to_write(item.key()))
+      if (is_saved(name, method) && !is_saved(item.key(), method))
+        throw ConfigError(
+            fmt::format("modules_to_save: '{}' is '{}' here and would not train; name the whole head, '{}'", name,
+                        item.key(), item.key().substr(0, item.key().find('.'))),
+            "modules_to_save");
+}
+
 // A tied head trains apart from the embedding when it, or the embedding alone, is to be saved.
 bool untie_if_needed(models::Model& model, const models::ModelConfig& family, const PeftMethod& method) {
   bool wanted = is_saved(family.output_embedding, method);
@@ -111,7 +124,11 @@ bool untie_if_needed(models::Model& model, const models::ModelConfig& family, co
                           "does; leave it out of target_modules or name it in exclude_modules",
                       "target_modules");
   }
-  if (wanted && family.kind == models::ModelKind::kMaskedLm && !tied.empty()) {
+  if (wanted && family.kind == models::ModelKind::kMaskedLm) {
+    if (tied.empty()) {
+      refuse_matrix_without_bias(model, method);
+      return false;
+    }
     throw ConfigError(
         "modules_to_save: the head of this masked language model is its table of tokens and does not come apart from "
         "it, as a decoder's head does; leave both, and modules that hold them, out of modules_to_save",

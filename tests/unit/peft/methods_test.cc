@@ -17,6 +17,7 @@
 #include "peft/methods/lora.h"
 #include "peft/methods/prompt_tuning.h"
 #include "support/compare.h"
+#include "support/temp_folder.h"
 #include "tessera/base/error.h"
 #include "unit/peft/with_adapter.h"
 
@@ -95,6 +96,30 @@ TEST(MaskedLm, ATiedHeadThatWouldTrainApartIsRefused) {
     lora.target_modules = {"query"};
     lora.modules_to_save = {saved};
     EXPECT_THROW(apply_adapter(*model, family, lora), ConfigError) << saved;
+  }
+}
+
+TEST(MaskedLm, TheMatrixOfAnUntiedHeadDoesNotTrainWithoutItsBias) {
+  const test::TempFolder folder("untied_masked_lm");
+  auto config = json::parse(read_file(std::string(TESSERA_TEST_DATA) + "/goldens/A_models/bert_mlm/config.json"));
+  config["tie_word_embeddings"] = false;
+  write_file_atomically(folder.path() + "/config.json", config.dump());
+  const auto trained = [&](const std::string& saved) {
+    models::ModelConfig family;
+    const auto model = models::build_model(folder.path(), &family);
+    Lora lora;
+    lora.target_modules = {"query"};
+    lora.modules_to_save = {saved};
+    apply_adapter(*model, family, lora);
+    return model->named_parameters()["cls.predictions.bias"].requires_grad();
+  };
+  EXPECT_TRUE(trained("cls"));
+  EXPECT_FALSE(trained("word_embeddings"));
+  try {
+    trained("decoder");
+    FAIL() << "its bias would not train";
+  } catch (const ConfigError& e) {
+    EXPECT_NE(std::string(e.what()).find("name the whole head, 'cls'"), std::string::npos) << e.what();
   }
 }
 
