@@ -33,6 +33,7 @@ WAITS = [
     (UPLOADER, "  batch.changed.wait(lock, [&] { return batch.parts == 0; });\n", "", COPIES),
     (UPLOADER, "  stream_.block_computation(*batch.done);\n", "", COPIES),
     (COPY, "    finish();\n", "", COPIES),
+    (COPY, "    uploader_.settle();\n", "", COPIES),
     (UNIT, "    copy_->finish();\n", "", COPIES),
     (RUNTIME, "    device.synchronizeStream(device.getStream(options_.device));\n", "", COPIES),
     (BUCKET, "  to_host_->wait_for_computation();\n", "", COPIES),
