@@ -58,9 +58,10 @@ struct DecoderClasses {
 };
 
 struct ExpertSettings {
-  std::int64_t count = 0, per_token = 0, intermediate_size = 0;  // the last one of each
-  std::vector<bool> layers;                                      // that have experts, others are gated; empty: all
-  std::int64_t shared_size = 0;      // intermediate size of one more for every token, with a gate of its own; 0: none
+  std::int64_t count = 0, per_token = 0;
+  std::int64_t intermediate_size = 0;  // of each
+  std::vector<bool> layers;            // which layers have experts (the others are kGated); empty: all
+  std::int64_t shared_size = 0;        // intermediate size of the expert that all tokens go to; 0: there is none
   double auxiliary_coefficient = 0;  // of the load-balancing loss
   bool auxiliary_loss = false;
   bool normalised = true;  // the chosen ones' probabilities add up to 1
