@@ -62,7 +62,7 @@ struct ExpertSettings {
   std::int64_t intermediate_size = 0;  // of each
   std::vector<bool> layers;            // which layers have experts (the others are kGated); empty: all
   std::int64_t shared_size = 0;        // intermediate size of the expert that all tokens go to; 0: there is none
-  double auxiliary_coefficient = 0;  // of the load-balancing loss
+  double auxiliary_coefficient = 0;    // of the load-balancing loss
   bool auxiliary_loss = false;
   bool normalised = true;  // the chosen ones' probabilities add up to 1
   bool operator==(const ExpertSettings&) const = default;
