@@ -149,6 +149,11 @@ AdapterActivations adapter_activations(const std::vector<ModelTensor>& tensors, 
   return out;
 }
 
+Accumulation accumulation_of(std::int64_t batches_of_a_step, bool sync_each_batch, std::int64_t ranks) {
+  if (batches_of_a_step == 1) return Accumulation::kNone;
+  return sync_each_batch || ranks == 1 ? Accumulation::kSharded : Accumulation::kUnsharded;
+}
+
 ActivationBytes activation_bytes(const ActivationShape& shape, const AdapterActivations& adapters,
                                  const BatchShape& batch, std::int64_t compute_bytes, Products products) {
   constexpr std::int64_t kLogitsBytes = 16 << 20;  // nn/ops/linear_cross_entropy.cc makes so many at a time

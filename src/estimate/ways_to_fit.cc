@@ -32,6 +32,9 @@ const std::vector<Change>& changes() {
           [](const auto& r) { return r.strategy != config::ShardingStrategy::kFullShard; },
           [](auto& r) { r.strategy = config::ShardingStrategy::kFullShard; }),
       flag(
+          "--sync_each_batch true", [](const auto& r) { return r.batch.accumulation == Accumulation::kUnsharded; },
+          [](auto& r) { r.batch.accumulation = Accumulation::kSharded; }),
+      flag(
           "--gradient_checkpointing true", [](const auto& r) { return r.batch.length > 0 && !r.batch.checkpointing; },
           [](auto& r) { r.batch.checkpointing = true; }),
       {[](const PlanRequest& r) {
