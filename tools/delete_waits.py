@@ -35,7 +35,7 @@ WAITS = [
     (COPY, "    finish();\n", "", COPIES),
     (COPY, "    uploader_.settle();\n", "", COPIES),
     (UNIT, "    copy_->finish();\n", "", COPIES),
-    (RUNTIME, "    device.synchronizeStream(device.getStream(options_.device));\n", "", COPIES),
+    (RUNTIME, "  device.synchronizeStream(device.getStream(options_.device));\n", "", COPIES),
     (BUCKET, "  to_host_->wait_for_computation();\n", "", COPIES),
     (BUCKET, "  leaving_.push_back({to_host_->mark(), std::move(sent)});\n", "", COPIES),
     (BUCKET, "  if (!leaving_.empty()) leaving_.back().done.synchronize();\n", "", COPIES),

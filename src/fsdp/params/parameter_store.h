@@ -48,6 +48,8 @@ class ParameterStore {
   virtual bool needs_publish() const { return false; }
   /// Makes this rank's slices visible to its peers, who see them after the next fence.
   virtual void publish() {}
+  /// An optimizer that steps now writes where peers read.
+  virtual bool steps_in_place() const { return false; }
   /// Gives shards that are kept in halves their memory, until they are published or settle() finds nothing written.
   virtual void join_masters() {}
   virtual void settle() {}

@@ -58,6 +58,12 @@ class SharedStore final : public ParameterStore {
     }
   }
 
+  bool steps_in_place() const override {
+    for (std::size_t i = 0; i < shards_.size(); ++i)
+      if (shards_[i].is_same(slices_[i]) && shards_[i].grad().defined()) return true;
+    return false;
+  }
+
   void join_masters() override {
     for (const auto& m : masters_)
       if (m) m->join();

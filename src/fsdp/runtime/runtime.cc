@@ -37,11 +37,16 @@ void Runtime::enter_forward() {
   ++forward_depth_;
 }
 
-// What was gathered ahead and never ran must not show old values later.
 void Runtime::leave_forward() {
-  if (--forward_depth_ > 0 || in_backward_ || !options_.forward_prefetch) return;
-  for (auto& unit : units_)
-    if (unit->ahead()) unit->release();
+  if (--forward_depth_ > 0 || in_backward_) return;
+  // What was gathered ahead and never ran must not show old values later.
+  if (options_.forward_prefetch)
+    for (auto& unit : units_)
+      if (unit->ahead()) unit->release();
+  // A step may come without another backward.
+  if (shared_memory_ &&
+      std::any_of(units_.begin(), units_.end(), [](const auto& u) { return u->store().steps_in_place(); }))
+    end_reading();
 }
 
 void Runtime::begin_unit_forward(const Unit& unit) {
@@ -120,18 +125,25 @@ void Runtime::end_backward() {
   for (const auto& unit : units_) unit->check_files();
   reducer_.backward_finished();
   for (auto& unit : units_) unit->end_backward();
-  if (uploader_) {  // optimizers may write what copies to the device read, and the stream that computes waits for
-    const c10::impl::VirtualGuardImpl device(options_.device.type());
-    device.synchronizeStream(device.getStream(options_.device));
-  }
+  wait_for_copies();
   order_.end_backward();
   in_backward_ = false;
   if (!shared_memory_ && reducer_.sync()) check_same_gathers();
-  if (shared_memory_ && reducer_.sync()) {  // nobody reads any more: optimizers may write
-    mesh_.shard->barrier();
-    read_since_fence_ = false;
-  }
+  if (shared_memory_ && reducer_.sync()) end_reading();
   note_activity("between backward and the next forward");
+}
+
+// Optimizers may write what copies to the device read, and the stream that computes waits for.
+void Runtime::wait_for_copies() {
+  if (!uploader_) return;
+  const c10::impl::VirtualGuardImpl device(options_.device.type());
+  device.synchronizeStream(device.getStream(options_.device));
+}
+
+void Runtime::end_reading() {
+  wait_for_copies();
+  mesh_.shard->barrier();
+  read_since_fence_ = false;
 }
 
 void Runtime::publish() {
@@ -139,7 +151,7 @@ void Runtime::publish() {
   for (const auto& unit : units_) unit->store().settle();
   for (const auto& unit : units_) needed = needed || unit->store().needs_publish();
   if (!needed) return;
-  if (read_since_fence_) mesh_.shard->barrier();
+  if (read_since_fence_) end_reading();
   for (auto& unit : units_) unit->publish();
   mesh_.shard->barrier();
   read_since_fence_ = false;

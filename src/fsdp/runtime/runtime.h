@@ -74,6 +74,9 @@ class Runtime final : public std::enable_shared_from_this<Runtime> {
 
  private:
   void end_backward();
+  /// Collective. Nobody on this host reads parameters any more: they may be written.
+  void end_reading();
+  void wait_for_copies();
   void recover_from_failed_backward();
   void check_same_gathers();
   void note_activity(const std::string& what);

@@ -1,6 +1,9 @@
 // Frozen parameters, accumulation, clipping, ranks that run different units.
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <future>
+
 #include "support/train_small_net.h"
 #include "tessera/base/error.h"
 
@@ -11,6 +14,7 @@ using testing::adamw_options;
 using testing::batch;
 using testing::kForms;
 using testing::loss_of;
+using testing::MlpBlock;
 using testing::NetOptions;
 using testing::SmallNet;
 using testing::train_alone;
@@ -140,6 +144,45 @@ TEST(TrainingVariants, TheGradientDivisorReplacesTheWorldSize) {
 }
 
 // In the shared form gathering is no communication, so ranks may run different units; in the copy form they may not.
+/// Another block runs when `pause` returns.
+class PausedNet final : public nn::Layer {
+ public:
+  PausedNet() {
+    first = register_module("first", std::make_shared<MlpBlock>(6, 11, 3));
+    second = register_module("second", std::make_shared<MlpBlock>(6, 11, 5));
+  }
+  std::string class_name() const override { return "PausedNet"; }
+  std::shared_ptr<MlpBlock> first, second;
+  std::function<void()> pause = [] {};
+
+ protected:
+  at::Tensor forward_impl(at::Tensor x) override {
+    x = (*first)(x);
+    pause();
+    return (*second)(x);
+  }
+};
+
+TEST(TrainingVariants, AStepWaitsForForwardsOfOtherRanksBetweenBackwardAndIt) {
+  std::promise<void> rank_0_stepped;
+  const auto stepped = rank_0_stepped.get_future().share();
+  std::vector<at::Tensor> outputs(2);
+  comm::run_threads(2, [&](std::shared_ptr<comm::Communicator> group) {
+    PausedNet net;
+    const auto sharded = fully_shard(net, group, {.wrap = wrap_classes({"MlpBlock"}), .gather = GatherForm::kShared});
+    optim::AdamW optimizer(sharded->parameters(), {.lr = 1e-1});
+    net(batch(0, 0)).sum().backward();
+    if (group->rank() == 1) net.pause = [&] { stepped.wait_for(std::chrono::milliseconds(100)); };
+    {
+      const at::NoGradGuard no_grad;
+      outputs[static_cast<std::size_t>(group->rank())] = net(batch(0, 0));
+    }
+    optimizer.step();
+    if (group->rank() == 0) rank_0_stepped.set_value();
+  });
+  EXPECT_TRUE(at::equal(outputs[0], outputs[1])) << "rank 0 stepped while rank 1 read";
+}
+
 TEST(TrainingVariants, ARankThatSkipsAUnitContributesZeros) {
   for (int skipped = 0; skipped < 3; ++skipped) {
     const TrainOptions how{.before_step = [skipped](SmallNet& net, int rank, int step) {
