@@ -13,13 +13,13 @@ MemoryWatch::MemoryWatch(std::int64_t limit_bytes) : limit_bytes_(limit_bytes) {
     constexpr std::chrono::milliseconds kPause{100};
     constexpr int kRest = 50;
     std::unique_lock lock(mutex_);
-    while (!stops_) {
+    Clock::duration cost{};
+    while (!stopped_.wait_for(lock, std::max<Clock::duration>(kPause, kRest * cost), [this] { return stops_; })) {
       lock.unlock();
       const auto start = Clock::now();
       look();
-      const auto cost = Clock::now() - start;
+      cost = Clock::now() - start;
       lock.lock();
-      stopped_.wait_for(lock, std::max<Clock::duration>(kPause, kRest * cost), [this] { return stops_; });
     }
   });
 }

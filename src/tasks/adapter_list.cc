@@ -19,9 +19,9 @@ using config::Node;
 
 // An adapter's own are the flags of these groups, but for a few.
 const std::set<std::string> kOwnGroups = {"Adapters", "Data", "Training", "Optimizer"};
-const std::set<std::string> kOfTheRun = {
-    "--adapters",   "--do_train",  "--gradient_accumulation_steps", "--device", "--use_cpu",
-    "--nan_policy", "--loss_type", "--label_smoothing_factor"};
+const std::set<std::string> kOfTheRun = {"--adapters",        "--do_train",  "--gradient_accumulation_steps",
+                                         "--sync_each_batch", "--device",    "--use_cpu",
+                                         "--nan_policy",      "--loss_type", "--label_smoothing_factor"};
 
 bool is_own(const config::Option& option) {
   const bool works = option.effect() == config::Option::Effect::kWorks;

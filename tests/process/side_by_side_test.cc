@@ -213,6 +213,7 @@ TEST_F(SideBySide, SaysWhatCannotBe) {
   EXPECT_SAYS(beside("bf16: true"), "adapters.yaml:2: adapter 'b': --bf16 is of the whole run");
   EXPECT_SAYS(beside("gradient_accumulation_steps: 2"),
               "adapter 'b': --gradient_accumulation_steps is of the whole run");
+  EXPECT_SAYS(beside("sync_each_batch: true"), "adapter 'b': --sync_each_batch is of the whole run");
   EXPECT_SAYS(beside("lora_rank: 2"), "adapter 'b': unknown flag --lora_rank");
   EXPECT_SAYS(beside("learning_rate: fast"), "adapter 'b': --learning_rate expects");
   EXPECT_SAYS(beside("use_peft_lora: false"), "adapter 'b': --use_peft_lora false");
