@@ -1,5 +1,6 @@
 #include "peft/combine/combine_lora.h"
 
+#include <ATen/ops/isfinite.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -208,13 +209,22 @@ class Combiner {
     writer.commit();
   }
 
+  static at::Tensor factor_of(const LoraInput& input, const std::string& name) {
+    auto values = io::read_tensor(*input.source, name).to(at::kFloat);
+    if (at::isfinite(values).all().item<bool>()) return values;
+    const auto& file = input.source->find(name)->file;
+    throw DataError(
+        fmt::format("{}: '{}' of adapter '{}' has values that are not finite; train it again, or leave it out", file,
+                    name, input.name),
+        file);
+  }
+
   std::vector<LayerShare> shares_of(const std::string& module, const LoraPlace& place) const {
     std::vector<LayerShare> shares;
     for (const auto& share : place.shares) {
-      const auto& source = *inputs_[share.input].source;
+      const auto& input = inputs_[share.input];
       const auto& adapter = options_.adapters[share.input];
-      shares.push_back({io::read_tensor(source, place.a).to(at::kFloat),
-                        io::read_tensor(source, place.b).to(at::kFloat), adapter.weight, share.scaling,
+      shares.push_back({factor_of(input, place.a), factor_of(input, place.b), adapter.weight, share.scaling,
                         adapter.name + "." + module});
     }
     return shares;

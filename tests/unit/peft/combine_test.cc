@@ -173,6 +173,21 @@ TEST_F(Combine, RefusesWhatCannotBeAddedUp) {
                  "peft_type is IA3");
 }
 
+TEST_F(Combine, RefusesFactorsThatAreNotFinite) {
+  const auto broken = changed("second", nlohmann::json::object());
+  const auto file = broken + "/adapter_model.safetensors";
+  std::vector<std::pair<std::string, at::Tensor>> tensors;
+  const auto source = io::open_safetensors(kAdapters + "second/adapter_model.safetensors");
+  for (const auto& info : source->tensors())
+    tensors.emplace_back(info.name, io::read_tensor(*source, info.name).clone());
+  tensors.back().second.view({-1})[3] = std::numeric_limits<double>::quiet_NaN();
+  fs::remove(file);
+  io::write_safetensors(file, tensors);
+  for (const std::string type : {"linear", "svd"})
+    expect_refused(of(type, {{"a", kAdapters + "first", 1.0}, {"broken", broken, 1.0}}),
+                   tensors.back().first + "' of adapter 'broken' has values that are not finite");
+}
+
 TEST_F(Combine, RefusesRanksAndDensitiesByName) {
   auto options = of("linear", {{"a", kAdapters + "first", 1.0}, {"b", kAdapters + "third", 1.0}});
   expect_refused(options, "a: 4, b: 2");
