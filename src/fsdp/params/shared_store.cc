@@ -59,8 +59,10 @@ class SharedStore final : public ParameterStore {
   }
 
   bool steps_in_place() const override {
-    for (std::size_t i = 0; i < shards_.size(); ++i)
-      if (shards_[i].is_same(slices_[i]) && shards_[i].grad().defined()) return true;
+    for (std::size_t i = 0; i < shards_.size(); ++i) {
+      const bool in_place = shards_[i].is_same(slices_[i]) || (masters_[i] && masters_[i]->halves());
+      if (in_place && shards_[i].grad().defined()) return true;
+    }
     return false;
   }
 
