@@ -11,6 +11,7 @@
 #include "base/cpu_level.h"
 #include "base/process_start.h"
 #include "cli/exit_code.h"
+#include "comm/hosts/transport_mpi.h"
 #include "launch/fork_server.h"
 #include "tensor/quieten.h"
 #include "tessera/base/error.h"
@@ -46,6 +47,7 @@ int main(int argc, char** argv) {
   int code = tessera::cli::run_guarded([&] { return run({argv + 1, argv + argc}); }, std::cerr);
   tessera::train::end_by_signal(code);
   code = tessera::cli::flush_output(code, std::cerr);
+  tessera::comm::finish_mpi(code);
   // libtorch's tables of operators are left to the system: taking them down costs 0.1 s, a third of making them.
   std::cerr.flush();
   std::fflush(nullptr);

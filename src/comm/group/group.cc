@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "comm/group/patience.h"
 #include "comm/shm/futex.h"
 
 namespace tessera::comm {
@@ -118,14 +119,13 @@ void Group::await(Counter counter, std::uint64_t value, int peer) {
     RankState& state;
   } sleeping(*this, own);
   const bool moves_data = counter == &RankState::pushed || counter == &RankState::consumed;
-  const auto deadline = std::chrono::steady_clock::now() + timeout_ + (moves_data ? network_.data_grace : kNoTime);
+  Patience patience(timeout_ + (moves_data ? network_.data_grace : kNoTime));
   next_liveness_check_ = {};
   while (true) {
     const std::uint32_t bell = own.bell.load();
     if (reached(counter, value, peer)) return;
     check_health(counter, value, peer);
-    const auto left =
-        std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
+    const auto left = patience.left();
     if (left.count() < 0) fail_timeout(counter, value, peer);
     futex_wait(own.bell, bell, std::min(kLivenessInterval, left + std::chrono::milliseconds(1)));
   }

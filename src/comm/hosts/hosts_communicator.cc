@@ -205,6 +205,7 @@ void HostsCommunicator::barrier() {
 }
 
 std::shared_ptr<Communicator> HostsCommunicator::split(int color) {
+  const int number = splits_++;  // all ranks count alike, also those whose part stays on one host
   std::vector<std::int64_t> colors;
   submit_and_wait({Op::kSplit, -1, 0, 0, 0, color}, [&] { colors = all_sizes(); });
   std::vector<std::vector<int>> members;
@@ -222,7 +223,7 @@ std::shared_ptr<Communicator> HostsCommunicator::split(int color) {
   auto local = std::static_pointer_cast<GroupCommunicator>(local_->split(color));
   if (members.size() == 1) return local;
   return std::make_shared<HostsCommunicator>(network_, std::move(local), Hosts(std::move(members)), host,
-                                             fmt::format("{}/{}:{}", name_, splits_++, color));
+                                             fmt::format("{}/{}:{}", name_, number, color));
 }
 
 std::shared_ptr<SharedRegion> HostsCommunicator::map_shared(std::int64_t size_bytes) {

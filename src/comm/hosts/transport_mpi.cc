@@ -11,6 +11,7 @@
 #include <mutex>
 #include <stdexcept>
 #include <thread>
+#include <utility>
 
 #include "base/quiet_thread.h"
 #include "comm/hosts/control_store.h"
@@ -222,6 +223,12 @@ class MpiEngine : public Engine {
   std::shared_ptr<MpiSession> session_;
 };
 
+/// That are not finished: one; more in tests.
+std::vector<MpiSession*>& open_sessions() {
+  static auto& all = *new std::vector<MpiSession*>;
+  return all;
+}
+
 void start_library(MpiLibrary& library, std::chrono::milliseconds timeout) {
   if (library.is_in_use()) {
     throw ConfigError("this program has started MPI itself, and tessera cannot share it: TESSERA_TRANSPORT=gloo",
@@ -255,8 +262,13 @@ std::shared_ptr<MpiSession> start_mpi(std::unique_ptr<MpiLibrary> library, int r
         "TESSERA_TRANSPORT");
   }
   auto session = std::make_shared<MpiSession>(mpi);
-  ::on_exit([](int status, void* started) { static_cast<MpiSession*>(started)->finish(status == 0); }, session.get());
+  if (open_sessions().empty()) ::on_exit([](int status, void*) { finish_mpi(status); }, nullptr);
+  open_sessions().push_back(session.get());
   return session;
+}
+
+void finish_mpi(int status) {
+  for (MpiSession* session : std::exchange(open_sessions(), {})) session->finish(status == 0);
 }
 
 std::vector<std::string> exchange_texts(MpiSession& session, const std::string& mine) {

@@ -23,10 +23,14 @@ namespace tessera::comm {
 
 class MpiSession;
 
-/// Collective among all ranks, once in a process; MPI is finished when the process ends in good order, until when the
-/// result must live. ConfigError where MPI's processes are not the `size` ranks; CommError after the timeout.
+/// Collective among all ranks, once in a process; MPI is finished at exit(), until when the result must live.
+/// ConfigError where MPI's processes are not the `size` ranks; CommError after the timeout.
 std::shared_ptr<MpiSession> start_mpi(std::unique_ptr<MpiLibrary> library, int rank, int size,
                                       std::chrono::milliseconds timeout);
+
+/// Collective, where it was started: before the end of a process that does not call exit(). Open MPI's mpirun takes it
+/// for a failure otherwise. `status`: the process's; a rank that has failed does not wait for the others.
+void finish_mpi(int status);
 
 /// Collective: the texts of all ranks, by rank.
 std::vector<std::string> exchange_texts(MpiSession& session, const std::string& mine);

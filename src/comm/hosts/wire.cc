@@ -11,6 +11,7 @@
 #include <system_error>
 
 #include "base/quiet_thread.h"
+#include "comm/group/patience.h"
 
 namespace tessera::comm {
 namespace {
@@ -121,8 +122,8 @@ void Wire::meet(const Announcement& announcement) {
     if (errno != EPIPE && errno != ECONNRESET) fail_lost(*link, errno);
     judge(*link, "");
   }
-  const auto start = steady_clock::now();
-  auto next_look = start + kLook;
+  Patience patience(timeout_);
+  auto next_look = steady_clock::now() + kLook;
   std::vector<Link*> missing;
   for (const auto& link : links_) {
     if (link && !take_frame(*link)) missing.push_back(link.get());
@@ -139,7 +140,7 @@ void Wire::meet(const Announcement& announcement) {
     look_around();
     if (!missing.empty()) group_.note_wait(missing.front()->rank);
     next_look = steady_clock::now() + kLook;
-    if (missing.empty() || steady_clock::now() - start < timeout_) continue;
+    if (missing.empty() || !patience.is_over()) continue;
     std::string who;
     for (const Link* link : missing) {
       who += fmt::format("{}rank {} has not arrived", who.empty() ? "" : "; ", link->rank);
@@ -207,14 +208,14 @@ Wire::Message Wire::receive(int host, void* data, std::int64_t bytes, Kind kind)
 
 void Wire::wait(Message& message) {
   for (auto& piece : message.pieces) {
-    const auto start = steady_clock::now();
+    Patience patience(timeout_);
     std::string broken;
     try {
       while (!transport_->wait(*piece)) {
         look_around();
         Link& link = link_of(message.host);
         if (link.over && !link.words().starts_with(kLeft)) judge(link, "");  // not every engine notices
-        if (steady_clock::now() - start < timeout_) continue;
+        if (!patience.is_over()) continue;
         const int rank = link.rank;
         fail_timeout(fmt::format("rank {} has started it and not finished its part", rank), rank);
       }

@@ -5,7 +5,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <cstdlib>
+#include <charconv>
 
 #include "base/cpu_quota.h"
 #include "comm/hosts/hosts_communicator.h"
@@ -50,8 +50,9 @@ Endpoint master(const RankEnvironment& environment) {
   }
   const std::string port = variable("MASTER_PORT");
   if (port.empty()) return result;
-  result.port = std::atoi(port.c_str());
-  if (result.port < 1 || result.port > 65535) {
+  const char* end = port.data() + port.size();
+  const auto [stop, error] = std::from_chars(port.data(), end, result.port);
+  if (error != std::errc() || stop != end || result.port < 1 || result.port > 65535) {
     throw ConfigError(fmt::format("MASTER_PORT must be a port, 1 to 65535, it is '{}'", port), "MASTER_PORT");
   }
   return result;
@@ -104,12 +105,23 @@ std::shared_ptr<Communicator> connect_hosts(const HostsRendezvous& rendezvous) {
   exchange.store_is_there = variable("TORCHELASTIC_USE_AGENT_STORE") == "True";
   exchange.rank = environment.rank;
   exchange.size = environment.world_size;
-  exchange.prefix = fmt::format("tessera/{}/{}/", variable("TORCHELASTIC_RESTART_COUNT"), rendezvous.connection);
+  // TORCHELASTIC_RESTART_COUNT is each agent's own: it differs where a machine has come later.
+  exchange.prefix = fmt::format("tessera/{}/", rendezvous.connection);
   exchange.timeout = rendezvous.init_timeout;
   const auto seat = [&](int rank) { return fmt::format("{}{}", exchange.prefix, rank); };
   exchange.is_genuine = [&](int rank, const std::string& text) {
     return read_card(text, secret, seat(rank)).has_value();
   };
+  const auto cards_of = [&](const std::vector<std::string>& texts) {
+    std::vector<Card> cards;
+    for (const std::string& text : texts) {
+      const auto card = read_card(text, secret, seat(static_cast<int>(cards.size())));
+      TESSERA_CHECK(card.has_value(), "the exchange gives genuine cards");
+      cards.push_back(*card);
+    }
+    return cards;
+  };
+  exchange.check = [&](const std::vector<std::string>& texts) { check_cards(cards_of(texts), environment.rank); };
   try {
     look_up_before(place, SOCK_STREAM, std::chrono::steady_clock::now() + rendezvous.init_timeout);
     const OwnAddress address = own_address_for(place);
@@ -119,21 +131,17 @@ std::shared_ptr<Communicator> connect_hosts(const HostsRendezvous& rendezvous) {
                    .host = own_host(),
                    .listens = {address.tells, listener.port},
                    .nonce = new_nonce()};
-    std::vector<Card> cards;
+    const std::string mine = own.to_text(secret, seat(environment.rank));
+    const auto texts = mpi ? exchange_genuine_texts(*mpi, mine, exchange.is_genuine) : exchange_texts(exchange, mine);
+    exchange.check(texts);
     std::vector<Endpoint> peers;
     std::vector<std::string> host_of_rank;
-    std::string all_cards = "session\n";
-    const std::string mine = own.to_text(secret, seat(environment.rank));
-    for (const std::string& text :
-         mpi ? exchange_genuine_texts(*mpi, mine, exchange.is_genuine) : exchange_texts(exchange, mine)) {
-      const auto card = read_card(text, secret, seat(static_cast<int>(peers.size())));
-      TESSERA_CHECK(card.has_value(), "the exchange gives genuine cards");
-      cards.push_back(*card);
-      peers.push_back(card->listens);
-      host_of_rank.push_back(card->host);
-      all_cards += text + "\n";
+    for (const Card& card : cards_of(texts)) {
+      peers.push_back(card.listens);
+      host_of_rank.push_back(card.host);
     }
-    check_cards(cards, environment.rank);
+    std::string all_cards = "session\n";
+    for (const std::string& text : texts) all_cards += text + "\n";
     // Only who knows the secret can have it, and only ranks that have seen the same cards.
     const Mac session = hmac_sha256(secret, all_cards);
     const std::string key(as_text(session));

@@ -1,11 +1,14 @@
 #include "comm/rendezvous/exchange.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <system_error>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include "comm/rendezvous/secret.h"
 #include "tessera/base/error.h"
 
 namespace tessera::comm {
@@ -21,19 +24,19 @@ std::vector<std::uint8_t> to_value(const std::string& text) {
 
 class TextExchange {
  public:
-  explicit TextExchange(const Exchange& exchange)
-      : exchange_(exchange), deadline_(std::chrono::steady_clock::now() + patience(exchange)) {
+  TextExchange(const Exchange& exchange, std::string mine)
+      : exchange_(exchange), mine_(std::move(mine)), deadline_(std::chrono::steady_clock::now() + patience(exchange)) {
     open_store();
   }
 
-  std::vector<std::string> run(const std::string& mine) {
-    store_->set(key(exchange_.rank), to_value(mine));
+  std::vector<std::string> run() {
+    store_->set(key(exchange_.rank), to_value(mine_));
     std::vector<std::string> texts(static_cast<std::size_t>(exchange_.size));
     watched([&] {
-      wait_for_all(mine);
-      for (int r = 0; r < exchange_.size; ++r) texts[static_cast<std::size_t>(r)] = genuine_text(r, mine);
+      wait_for_all();
+      agree(texts);
     });
-    leave_together(mine);
+    leave_together();
     return texts;
   }
 
@@ -45,6 +48,14 @@ class TextExchange {
   }
   bool is_server() const { return exchange_.rank == 0 && !exchange_.store_is_there; }
   std::string key(int rank) const { return fmt::format("{}{}", exchange_.prefix, rank); }
+  /// Where a rank says which texts it has read.
+  std::string seen_key(int rank) const { return fmt::format("{}seen/{}", exchange_.prefix, rank); }
+  Deadline after(std::chrono::seconds time) const {
+    return std::min<Deadline>(deadline_, std::chrono::steady_clock::now() + time);
+  }
+  /// With what is wrong in the store and may be put right. Its keeper stays a little longer, so that the others can say
+  /// the same.
+  Deadline after_repairs() const { return after(is_server() ? kForRepairs + kForGoodbyes : kForRepairs); }
   std::chrono::milliseconds left() const {
     const auto time = std::chrono::ceil<std::chrono::milliseconds>(deadline_ - std::chrono::steady_clock::now());
     return std::max(time, std::chrono::milliseconds(1));
@@ -96,41 +107,80 @@ class TextExchange {
     }
   }
 
-  std::string text_of(int rank) {
-    const auto value = store_->get(key(rank));
+  std::string text_at(const std::string& place) {
+    const auto value = store_->get(place);
     return {value.begin(), value.end()};
   }
 
   /// Looks again and again: the store's own waiting ends with a broken connection, and then nobody knows who is
   /// missing.
-  void wait_for_all(const std::string& mine) {
+  void wait_for_all() {
     std::vector<std::string> keys;
     for (int r = 0; r < exchange_.size; ++r) keys.push_back(key(r));
     for (int looks = 0; !store_->check(keys); ++looks) {
-      if (std::chrono::steady_clock::now() > deadline_) fail_missing(keys);
-      if (looks % kLooksBetweenRepairs == 0) put_right(mine);
+      if (std::chrono::steady_clock::now() > deadline_)
+        fail_missing([this](int r) { return !store_->check({key(r)}); });
+      if (looks % kLooksBetweenRepairs == 0) put_right();
       ::usleep(kLookMicroseconds);
     }
   }
 
-  std::string genuine_text(int rank, const std::string& mine) {
-    if (rank == exchange_.rank) return mine;
-    // The store's keeper stays a little longer, so that the others can say the same.
-    const auto longest = is_server() ? kForRepairs + kForGoodbyes : kForRepairs;
-    const Deadline patience = std::min<Deadline>(deadline_, std::chrono::steady_clock::now() + longest);
+  /// Until all ranks have read the same texts, so that each is a living rank's: torchrun keeps its store when it starts
+  /// ranks again, and what an ended process has left there nobody confirms.
+  void agree(std::vector<std::string>& texts) {
+    const Deadline patience = after_repairs();
+    for (int looks = 0;; ++looks) {
+      if (looks % kLooksBetweenRepairs == 0) {
+        put_right();
+        for (int r = 0; r < exchange_.size; ++r) texts[static_cast<std::size_t>(r)] = genuine_text(r);
+      }
+      if (go_together(texts, patience)) {
+        say_seen(texts);
+        const auto differs = [this](int r) { return !store_->check({seen_key(r)}) || text_at(seen_key(r)) != seen_; };
+        int first = 0;
+        while (first < exchange_.size && !differs(first)) ++first;
+        if (first == exchange_.size) return;
+        if (std::chrono::steady_clock::now() > deadline_) fail_missing(differs);
+      }
+      ::usleep(kLookMicroseconds);
+    }
+  }
+
+  bool go_together(const std::vector<std::string>& texts, Deadline patience) const {
+    try {
+      exchange_.check(texts);
+      return true;
+    } catch (const Error&) {
+      if (std::chrono::steady_clock::now() > patience) throw;
+      return false;
+    }
+  }
+
+  void say_seen(const std::vector<std::string>& texts) {
+    const std::string seen = to_hex(hmac_sha256("", fmt::format("{}", fmt::join(texts, "\n"))));
+    if (seen == seen_) return;
+    seen_ = seen;
+    store_->set(seen_key(exchange_.rank), to_value(seen_));
+  }
+
+  std::string genuine_text(int rank) {
+    if (rank == exchange_.rank) return mine_;
+    const Deadline patience = after_repairs();
     while (true) {
-      std::string text = text_of(rank);
+      std::string text = text_at(key(rank));
       if (exchange_.is_genuine(rank, text)) return text;
       if (std::chrono::steady_clock::now() > patience) fail_not_genuine(rank);
-      put_right(mine);
+      put_right();
       ::usleep(kLookMicroseconds);
     }
   }
 
-  /// What somebody else has written in this rank's place.
-  void put_right(const std::string& mine) {
-    const std::string there = text_of(exchange_.rank);
-    if (there == mine) return;
+  /// What somebody else has written in this rank's places.
+  void put_right() {
+    if (!seen_.empty() && text_at(seen_key(exchange_.rank)) != seen_)
+      store_->set(seen_key(exchange_.rank), to_value(seen_));
+    const std::string there = text_at(key(exchange_.rank));
+    if (there == mine_) return;
     if (exchange_.is_genuine(exchange_.rank, there)) {
       throw ConfigError(
           fmt::format("another process is rank {0} of this job already (at {1}): give each process its own "
@@ -138,7 +188,7 @@ class TextExchange {
                       exchange_.rank, place()),
           "RANK");
     }
-    store_->set(key(exchange_.rank), to_value(mine));
+    store_->set(key(exchange_.rank), to_value(mine_));
   }
 
   [[noreturn]] void fail_not_genuine(int rank) {
@@ -150,11 +200,12 @@ class TextExchange {
         rank, "connect", 0);
   }
 
-  [[noreturn]] void fail_missing(const std::vector<std::string>& keys) {
+  template <class IsMissing>
+  [[noreturn]] void fail_missing(const IsMissing& is_missing) {
     std::string missing;
     int first = -1;
     for (int r = 0; r < exchange_.size; ++r) {
-      if (store_->check({keys[static_cast<std::size_t>(r)]})) continue;
+      if (!is_missing(r)) continue;
       if (first < 0) first = r;
       missing += fmt::format("{}{}", missing.empty() ? "" : ", ", r);
     }
@@ -165,23 +216,26 @@ class TextExchange {
         first, "connect", 0);
   }
 
-  /// Ranks stay, to put their texts right, until all have read; the store's keeper until all have gone.
-  void leave_together(const std::string& mine) {
+  /// Ranks stay, to put their texts right, until all have read; the store's keeper until all have gone. What is left in
+  /// a store that stays hinders no later exchange: counters are this one's own.
+  void leave_together() {
     try {
-      store_->add(exchange_.prefix + "read", 1);
-      for (int looks = 1; !has_counted("read", exchange_.size); ++looks) {
-        if (looks % kLooksBetweenRepairs == 0) put_right(mine);
+      const std::string read = exchange_.prefix + "read/" + seen_, gone = exchange_.prefix + "gone/" + seen_;
+      store_->add(read, 1);
+      for (int looks = 1; !has_counted(read, exchange_.size); ++looks) {
+        if (looks % kLooksBetweenRepairs == 0) put_right();
         ::usleep(kLookMicroseconds);
       }
-      store_->add(exchange_.prefix + "gone", 1);
-      deadline_ = std::min<Deadline>(deadline_, std::chrono::steady_clock::now() + kForGoodbyes);
-      while (is_server() && !has_counted("gone", exchange_.size)) ::usleep(kLookMicroseconds);
+      for (const std::string& place : {key(exchange_.rank), seen_key(exchange_.rank)}) store_->deleteKey(place);
+      store_->add(gone, 1);
+      deadline_ = after(kForGoodbyes);
+      while (is_server() && !has_counted(gone, exchange_.size)) ::usleep(kLookMicroseconds);
     } catch (const c10::Error&) {  // rank 0 has ended: whoever calls it will notice
     }
   }
 
-  bool has_counted(const char* what, int count) {
-    return store_->add(exchange_.prefix + what, 0) >= count || std::chrono::steady_clock::now() > deadline_;
+  bool has_counted(const std::string& counter, int count) {
+    return store_->add(counter, 0) >= count || std::chrono::steady_clock::now() > deadline_;
   }
 
   /// Errors of libtorch speak of its own functions and carry a backtrace: `instead` takes their place.
@@ -190,6 +244,8 @@ class TextExchange {
   }
 
   const Exchange& exchange_;
+  const std::string mine_;
+  std::string seen_;  // stands for the texts that this rank has read; empty: none yet
   Deadline deadline_;
   c10::intrusive_ptr<c10d::TCPStore> store_;
 };
@@ -197,7 +253,7 @@ class TextExchange {
 }  // namespace
 
 std::vector<std::string> exchange_texts(const Exchange& exchange, const std::string& mine) {
-  return TextExchange(exchange).run(mine);
+  return TextExchange(exchange, mine).run();
 }
 
 }  // namespace tessera::comm

@@ -18,11 +18,14 @@ struct Exchange {
   /// Whether a text is this rank's. Everybody who reaches the store may write there: a text that is not genuine is
   /// ignored while the rank itself may put it right.
   std::function<bool(int rank, const std::string& text)> is_genuine;
+  /// Throws an Error where the texts do not go together; it is passed on when that stays so for some seconds.
+  std::function<void(const std::vector<std::string>& texts)> check = [](const auto&) {};
   std::chrono::milliseconds timeout{300'000};
 };
 
-/// Collective: the texts of all ranks, by rank. CommError after the timeout names the ranks that are missing, and after
-/// some seconds one whose text is not genuine; ConfigError a port that cannot be opened.
+/// Collective: the texts of all ranks, by rank, which all ranks have read alike. CommError after the timeout names the
+/// ranks that are missing, and after some seconds one whose text is not genuine; ConfigError a port that cannot be
+/// opened.
 std::vector<std::string> exchange_texts(const Exchange& exchange, const std::string& mine);
 
 }  // namespace tessera::comm

@@ -73,13 +73,15 @@ RankEnvironment read_rank_environment() {
       throw ConfigError(fmt::format("{}={} is not below {}={}.", family.rank, *rank, family.world_size, *size),
                         family.rank);
     }
-    result = {true,
-              family.name,
-              *rank,
-              *size,
-              number_of(family.local_rank).value_or(*rank),
-              number_of(family.local_world_size).value_or(-1),
-              job_key()};
+    const auto local_size = number_of(family.local_world_size);
+    if (local_size.value_or(0) > *size) {
+      throw ConfigError(
+          fmt::format("{}={} is more than {}={}.", family.local_world_size, *local_size, family.world_size, *size),
+          family.local_world_size);
+    }
+    result = {
+        true,     family.name, *rank, *size, number_of(family.local_rank).value_or(*rank), local_size.value_or(-1),
+        job_key()};
     break;
   }
   // srun sets PMI's variables (--mpi=pmi2), too, but not those of the host.

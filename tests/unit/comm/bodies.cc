@@ -368,6 +368,15 @@ void subgroups(Comm c) {
   c->barrier();
 }
 
+// Some on one host, some over several: not the same ones on all ranks.
+void neighbours_then_all(Comm c) {
+  auto neighbours = c->split(c->rank() / 2);
+  neighbours->barrier();
+  auto all = c->split(0);
+  REQUIRE(all->size() == c->size());
+  REQUIRE(all->all_gather_objects("x").size() == static_cast<std::size_t>(c->size()));
+}
+
 template <class Call>
 void rejects(Call call, const std::string& part) {
   try {
@@ -416,6 +425,8 @@ const std::map<std::string, Body>& bodies() {
       {"SharedMemoryIsZeroAndSeenByAll", shared_memory_is_zero_and_seen_by_all},
       {"ReduceShared", reduce_shared},
       {"Subgroups", subgroups},
+      {"NeighboursThenAll", neighbours_then_all},
+      {"RandomOperations", random_operations},
       {"BadArgumentsAreRejectedAndDoNoHarm", bad_arguments_are_rejected_and_do_no_harm},
   };
   return all;

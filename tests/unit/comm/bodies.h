@@ -16,6 +16,8 @@ using Body = std::function<void(std::shared_ptr<Communicator>)>;
 const std::map<std::string, Body>& bodies();
 /// Bodies in which something goes wrong, each for its own test.
 const std::map<std::string, Body>& faults();
+/// TESSERA_TEST_STEPS random steps, the same ones for the same TESSERA_TEST_SEED.
+void random_operations(std::shared_ptr<Communicator> c);
 [[noreturn]] inline void unexpected(const char* file, int line, const std::string& what) {
   throw std::runtime_error(std::string(file) + ":" + std::to_string(line) + ": " + what);
 }

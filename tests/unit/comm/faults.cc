@@ -1,6 +1,8 @@
 #include <ATen/ATen.h>
 #include <signal.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <cstdlib>
@@ -88,6 +90,26 @@ void killed_rank(Comm c) {
   REQUIRE(std::chrono::steady_clock::now() - start < milliseconds(1000));
   REQUIRE(error.rank == 1 && error.operation == "barrier");
   REQUIRE(contains(error, "rank 1 has ended"));
+}
+
+/// Longer than an operation may take. The rank that is waited for goes on last.
+void suspended_job(Comm c) {
+  std::vector<pid_t> ranks;
+  for (const Bytes& process : c->all_gather_objects(std::to_string(::getpid()))) ranks.push_back(std::stoi(process));
+  const pid_t other = c->rank() == 0 ? ::fork() : -1;
+  if (other == 0) {
+    ::usleep(300'000);
+    for (const pid_t rank : ranks) ::kill(rank, SIGSTOP);
+    ::usleep(3'000'000);
+    for (const pid_t rank : ranks) {
+      ::kill(rank, SIGCONT);
+      ::usleep(100'000);
+    }
+    ::_exit(0);
+  }
+  if (c->rank() == 1) std::this_thread::sleep_for(milliseconds(600));
+  c->barrier();
+  if (other > 0) ::waitpid(other, nullptr, 0);
 }
 
 void killed_in_the_middle_of_a_message(Comm c) {
@@ -281,6 +303,7 @@ const std::map<std::string, Body>& faults() {
       {"DifferentOperations", different_operations},
       {"DifferentSizes", different_sizes},
       {"DifferentDtypes", different_dtypes},
+      {"SuspendedJob", suspended_job},
       {"KilledRank", killed_rank},
       {"KilledInTheMiddleOfAMessage", killed_in_the_middle_of_a_message},
       {"ConnectionForDataIsCut", connection_for_data_is_cut},

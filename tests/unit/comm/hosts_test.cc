@@ -4,12 +4,16 @@
 #include <sys/wait.h>
 
 #include <chrono>
+#include <cstdlib>
+#include <iostream>
 #include <numeric>
+#include <random>
 #include <thread>
 
 #include "comm/hosts/hosts.h"
 #include "comm/rendezvous/connect_hosts.h"
 #include "support/namespaces.h"
+#include "support/random_delays.h"
 #include "tessera/base/error.h"
 #include "unit/comm/bodies.h"
 #include "unit/comm/processes.h"
@@ -107,6 +111,17 @@ TEST(HostsFault, ATimeoutNamesWhoIsMissingAndWhereItIs) {
       std::vector<int>(4, 0));
 }
 
+TEST(HostsFault, AJobThatStoodStillAsAWholeGoesOn) {
+  EXPECT_EQ(run_processes({.body = "SuspendedJob", .environment = {"TESSERA_COMM_TIMEOUT_S=2"}, .hosts = {1, 1}}),
+            std::vector<int>(2, 0));
+}
+
+/// torchrun's agents count their own restarts; one that comes later begins at none.
+TEST(Agents, MeetWhereOneWasRestartedMoreOften) {
+  EXPECT_EQ(run_processes({.body = "Meet", .environment = {"OTHER_RESTART=1"}, .hosts = {1, 1}}),
+            std::vector<int>(2, 0));
+}
+
 TEST(HostsFault, ARankThatLeavesEarlyIsNamed) {
   EXPECT_EQ(run_processes({.body = "RankLeavesEarly", .size = 2, .hosts = {1, 1}}), std::vector<int>(2, 0));
 }
@@ -129,6 +144,30 @@ TEST(HostsFault, AMissingHostEndsTheRendezvous) {
       run_processes({.body = "Suite", .size = 3, .environment = {"SHORT_INIT=1"}, .started = 2, .hosts = {2, 1}});
   EXPECT_NE(statuses[0], 0);
   EXPECT_NE(statuses[1], 0);
+}
+
+/// One case after the other, each with other numbers of hosts, ranks and operations. TESSERA_TEST_SECONDS=3600 makes a
+/// campaign of it, TESSERA_TEST_SEED another one.
+TEST(SeveralHostsAtRandom, SumUpAndMoveWhatPlainTensorsDo) {
+  const char* first = std::getenv("TESSERA_TEST_SEED");
+  std::mt19937 random(first == nullptr ? 1 : static_cast<std::uint32_t>(std::atoi(first)));
+  const auto end = std::chrono::steady_clock::now() + test::soak_time();
+  int layouts = 0;
+  do {
+    std::vector<int> hosts(random() % 5);
+    for (int& ranks : hosts) ranks = 1 + static_cast<int>(random() % 3);
+    const int size =
+        hosts.empty() ? 2 + static_cast<int>(random() % 4) : std::accumulate(hosts.begin(), hosts.end(), 0);
+    const std::string seed = std::to_string(random() % 1'000'000);
+    ASSERT_EQ(run_processes({.body = "RandomOperations",
+                             .size = size,
+                             .environment = {"TESSERA_TEST_SEED=" + seed, "TESSERA_TEST_STEPS=60"},
+                             .hosts = hosts}),
+              std::vector<int>(static_cast<std::size_t>(size), 0))
+        << "seed " << seed << ", hosts " << ::testing::PrintToString(hosts) << ", ranks " << size;
+    ++layouts;
+  } while (std::chrono::steady_clock::now() < end);
+  std::cout << layouts << " layouts\n";
 }
 
 TEST(HostsOfWorld, FollowEachOther) {

@@ -32,10 +32,10 @@ class SlowMpi : public MpiLibrary {
   Request receive(int, void*, int, int tag) override { return last_tag = tag, ++calls; }
   bool test(Request&) override { return ++calls, --steps <= 0; }
   void progress() override { ++calls, --steps; }
-  void finish() override {}
+  void finish() override { ++finishes; }
 
   bool in_use = false, starts = true;
-  std::atomic<int> steps = 1, calls = 0, last_tag = -1;
+  std::atomic<int> steps = 1, calls = 0, last_tag = -1, finishes = 0;
 };
 
 constexpr std::chrono::milliseconds kLong{10'000};
@@ -90,6 +90,19 @@ TEST(Mpi, AfterAMessageWasGivenUpNothingIsAskedOfItAnyMore) {
   EXPECT_THROW(transport->send(0, nullptr, 0, 0), std::runtime_error);
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   EXPECT_EQ(mpi.calls, calls);
+}
+
+/// As its launcher demands. Where a rank has failed the others may be gone, with whom it would wait for ever.
+TEST(Mpi, IsFinishedOnceByAProcessThatEndsWell) {
+  const auto& failed = started().mpi;
+  finish_mpi(3);
+  EXPECT_EQ(failed.finishes, 0);
+  const auto& mpi = started().mpi;
+  finish_mpi(0);
+  EXPECT_EQ(mpi.finishes, 1);
+  finish_mpi(0);
+  EXPECT_EQ(mpi.finishes, 1);
+  EXPECT_EQ(failed.finishes, 0);
 }
 
 TEST(Mpi, EachGroupHasTagsOfItsOwnWhileThereAreAny) {

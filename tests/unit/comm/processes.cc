@@ -105,6 +105,9 @@ int run_body(const std::string& body) {
   if (other != nullptr && std::string(other) == std::getenv("RANK")) {
     ::setenv("TESSERA_SECRET", "a secret that nobody else has", 1);
   }
+  const char* restarted = std::getenv("OTHER_RESTART");
+  if (restarted != nullptr && std::string(restarted) == std::getenv("RANK"))
+    ::setenv("TORCHELASTIC_RESTART_COUNT", "1", 1);
   try {
     const auto world = connect({.init_timeout = std::chrono::seconds(std::getenv("SHORT_INIT") ? 1 : 60)});
     if (body == "Suite") {
@@ -116,7 +119,7 @@ int run_body(const std::string& body) {
         }
       }
     } else {
-      faults().at(body)(world);
+      (bodies().contains(body) ? bodies() : faults()).at(body)(world);
     }
     return expected == nullptr ? 0 : 1;
   } catch (const std::exception& error) {

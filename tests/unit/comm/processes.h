@@ -23,7 +23,8 @@ std::vector<int> run_processes(const Job& job);
 std::vector<int> run_under_mpirun(const std::string& mpirun, const Job& job);
 
 /// Variables for ranks: EXPECT_ERROR=TEXT is a success where connecting fails with an error that holds the text;
-/// OTHER_SECRET=RANK gives one rank a TESSERA_SECRET of its own; SHORT_INIT waits a second for the others.
+/// OTHER_SECRET=RANK gives one rank a TESSERA_SECRET of its own, OTHER_RESTART=RANK a TORCHELASTIC_RESTART_COUNT;
+/// SHORT_INIT waits a second for the others.
 ///
 /// MPIRUN_HOSTS=1,2: how many of mpirun's processes are on each host; STATUS_FOLDER: where each leaves its status.
 ///

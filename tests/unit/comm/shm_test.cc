@@ -53,6 +53,11 @@ TEST(Turns, WhatIsStartedWhileAGatherWaitsIsToldToThePeers) {
             std::vector<int>(3, 0));
 }
 
+TEST(Fault, AJobThatStoodStillAsAWholeGoesOn) {
+  EXPECT_EQ(run_processes({.body = "SuspendedJob", .environment = {"TESSERA_COMM_TIMEOUT_S=2"}}),
+            std::vector<int>(2, 0));
+}
+
 TEST(Fault, ARankThatLeavesEarlyIsNamed) {
   EXPECT_EQ(run_processes({.body = "RankLeavesEarly", .size = 3}), std::vector<int>(3, 0));
 }
@@ -129,8 +134,22 @@ TEST(Connect, RefusesContradictoryVariables) {
   setenv("RANK", "1", 1);
   setenv("LOCAL_WORLD_SIZE", "1", 1);
   EXPECT_THROW(connect(), ConfigError);
+  setenv("LOCAL_WORLD_SIZE", "3", 1);
+  try {
+    connect({.init_timeout = std::chrono::seconds(1)});
+    ADD_FAILURE();
+  } catch (const ConfigError& error) {
+    EXPECT_EQ(error.key, "LOCAL_WORLD_SIZE");
+  }
   unsetenv("LOCAL_WORLD_SIZE");
   EXPECT_THROW(connect({.backend = "solo"}), ConfigError);
+  setenv("MASTER_ADDR", "127.0.0.1", 1);
+  for (const char* port : {"4294996796", "29500x", "0", "-1"}) {  // the first is 29500 in 32 bits
+    setenv("MASTER_PORT", port, 1);
+    EXPECT_THROW(connect({.backend = "hosts", .init_timeout = std::chrono::seconds(1)}), ConfigError) << port;
+  }
+  unsetenv("MASTER_ADDR");
+  unsetenv("MASTER_PORT");
   unsetenv("RANK");
   unsetenv("WORLD_SIZE");
 }

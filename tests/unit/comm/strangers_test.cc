@@ -46,7 +46,7 @@ class Stranger {
   }
 
  private:
-  static std::string key(int rank) { return "tessera//0/" + std::to_string(rank); }
+  static std::string key(int rank) { return "tessera/0/" + std::to_string(rank); }
   c10::intrusive_ptr<c10d::TCPStore> store_;
 };
 
