@@ -106,7 +106,7 @@ struct Parts {
   bool whole, kept, copies;      // on every rank; gathered from forward to backward; gathers copy
   std::int64_t slices, compute;  // ranks that share a copy; bytes of an element
   std::int64_t trainable, masters, frozen, packed, state, sums, slots, gathered;
-  std::int64_t accumulated;  // gradients of earlier forwards, unsharded: what has no slot as wide as a sum
+  std::int64_t accumulated;  // gradients of earlier forwards, unsharded, as wide as units compute
   ActivationBytes activations;
 };
 
@@ -121,6 +121,7 @@ Parts::Parts(const ModelSizes& s, const RankJob& job) {
   compute = job.low_precision ? 2 : 4;
   const bool narrow_tables = job.low_precision && job.ranks > 1;
   const std::int64_t all_gradients = 4 * s.trainable / slices;
+  accumulated = job.batch.accumulates ? compute * s.trainable : 0;
   trainable = (copies ? 4 : compute) * s.trainable / slices;
   masters = !job.low_precision || copies ? 0 : job.whole_masters ? all_gradients : all_gradients / 2;
   // What is mapped is one copy for all ranks of the host; what is cast, in small pieces, lies in slices.
@@ -143,14 +144,12 @@ Parts::Parts(const ModelSizes& s, const RankJob& job) {
     if (kept) gathered = compute * (s.trainable + s.frozen_cast) + s.packed_read_bytes;
     slots = 4 * (2 * s.largest_unit_trainable + s.root_rest + s.tables_apart);
     sums = all_gradients;
-    accumulated = job.batch.accumulates ? 4 * s.trainable : 0;
     return;
   }
   gathered = 0;
   slots = compute * s.ring + (narrow_tables ? 2 : 4) * s.tables_apart + 4 * s.root_rest;
-  const std::int64_t wide_slots = 4 * (s.root_rest + (narrow_tables ? 0 : s.tables_apart));
-  sums = all_gradients - (whole ? 0 : wide_slots / slices);  // those that need memory of their own
-  accumulated = job.batch.accumulates ? 4 * s.trainable - wide_slots : 0;
+  const std::int64_t in_slots = whole ? 0 : 4 * (s.root_rest + (narrow_tables ? 0 : s.tables_apart)) / slices;
+  sums = all_gradients - in_slots;  // those that need memory of their own
 }
 
 struct Phase {
@@ -171,8 +170,8 @@ RankPlan worst_of(std::vector<Phase> phases) {
 }
 
 constexpr const char *kMasters = "their masters beside 16 bits", *kSlots = "gradients on their way",
-                     *kUnits = "units in use, from the disk", *kAccumulated = "gradients of earlier forwards",
-                     *kPiece = "a piece of the update", *kRing = "pinned memory on the way to the GPU";
+                     *kUnits = "units in use, from the disk", *kPiece = "a piece of the update",
+                     *kRing = "pinned memory on the way to the GPU";
 
 std::int64_t more_than(std::int64_t a, std::int64_t b) {
   return std::max<std::int64_t>(0, a - b);

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -40,10 +41,19 @@ TEST(RankMemory, ShardsEverythingButTheSlots) {
 
 TEST(RankMemory, GradientsOfEarlierForwardsAreWholeOnEachRank) {
   const auto sizes = sizes_of(small_model(true));
-  // Weights, two moments and slots as above; the root's small parameters accumulate in their slot.
+  // Weights, two moments and slots as above; nothing accumulates in a slot.
   for (const auto strategy : {ShardingStrategy::kFullShard, ShardingStrategy::kShardGradOp})
     EXPECT_EQ(rank_bytes(sizes, {.strategy = strategy, .ranks = 2, .batch = {.accumulates = true}}),
-              4 * (3 * 2200 + 400 + 3 * 1000 + 4000));
+              4 * (3 * 2200 + 400 + 3 * 1000 + 4400));
+  const auto accumulated = [&](bool low_precision) {
+    const auto plan = plan_rank(sizes, {.ranks = 8, .low_precision = low_precision, .batch = {.accumulates = true}});
+    const auto part = std::find_if(plan.parts.begin(), plan.parts.end(), [](const auto& p) {
+      return p.what == std::string("gradients of earlier forwards");
+    });
+    return part == plan.parts.end() ? 0 : part->bytes;
+  };
+  EXPECT_EQ(accumulated(false), 4 * 4400);
+  EXPECT_EQ(accumulated(true), 2 * 4400) << "in the dtype of reductions";
   EXPECT_EQ(rank_bytes(sizes, {.ranks = 2, .hosts = 2, .batch = {.accumulates = true}}) -
                 rank_bytes(sizes, {.ranks = 2, .hosts = 2}),
             4 * (4400 - 1100));
@@ -58,6 +68,9 @@ TEST(RankMemory, AHeadsBiasMakesAllLogits) {
   const auto loss = [&](const auto& of) { return activation_bytes(activation_shape(of), {}, batch, 4).loss; };
   EXPECT_EQ(loss(tensors), 4 * 200 * (0 + 1000));
   EXPECT_EQ(loss(with_bias), 3 * 4 * 200 * 1000);
+  auto packed = tensors;
+  packed.back().packed_bytes = 1000 * 64 / 2;
+  EXPECT_EQ(loss(packed), loss(with_bias));
 }
 
 TEST(RankMemory, LargeParametersOfTheRootTakeTurnsUnlessTheyComeFirstAndAreLarger) {

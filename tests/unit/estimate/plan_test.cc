@@ -208,6 +208,44 @@ TEST_F(Plan, SaysWhichFlagsMakeItFit) {
   EXPECT_NE(text.find("it would fit with"), std::string::npos) << text;
 }
 
+/// The flags of all ways, one a line.
+std::string flags_of(const std::vector<Remedy>& ways) {
+  std::string text;
+  for (const auto& way : ways)
+    for (const auto& flag : way.flags) text += flag + '\n';
+  return text;
+}
+
+TEST_F(Plan, ASmallerBatchIsCountedWithTheAccumulationThatItAsksFor) {
+  PlanRequest request;
+  request.ranks = 4;
+  request.batch = {.rows = 8, .length = 2048, .checkpointing = false};
+  const auto tensors = llama_70b();
+  auto smaller = request;
+  smaller.batch.rows = 1;
+  const auto without = plan_for(smaller, tensors).total();
+  smaller.batch.accumulates = true;
+  const auto with = plan_for(smaller, tensors).total();
+  ASSERT_GT(with, without);
+  for (const auto budget : {without + kProgramBytes, with + kProgramBytes})
+    for (const auto& way : ways_to_fit(request, tensors, budget))
+      if (way.flags.size() == 1 && way.flags[0].starts_with("--per_device_train_batch_size 1")) {
+        EXPECT_EQ(way.bytes, with + kProgramBytes) << way.flags[0];
+      }
+}
+
+TEST_F(Plan, WaysNameAllThatTheyCount) {
+  PlanRequest request;
+  request.batch = {.rows = 1, .length = 128};
+  const auto tensors = llama_70b();
+  const auto lora = flags_of(ways_to_fit(request, tensors, 200'000'000'000));
+  EXPECT_NE(lora.find("--use_peft_lora true --lora_r 8 --lora_target_modules all-linear"), std::string::npos) << lora;
+  request.adapter.emplace();
+  request.packed = {.bits = 8};
+  const auto four_bits = flags_of(ways_to_fit(request, tensors, 30'000'000'000));
+  EXPECT_NE(four_bits.find("--load_in_8bit false --load_in_4bit true"), std::string::npos) << four_bits;
+}
+
 TEST_F(Plan, EveryPartOfTheSumIsPrinted) {
   llama_70b();
   const auto text = printed({"--load_in_4bit", "--use_nested_quant", "--gradient_checkpointing", "--mixed_precision",
