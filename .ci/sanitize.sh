@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
 . scripts/lib.sh
 kind=asan
 if [ "${1:-}" = asan ] || [ "${1:-}" = tsan ]; then kind=$1 && shift; fi
-declare -A usual=([asan]="base tensor config comm launch nn" [tsan]="comm")
+declare -A usual=([asan]="comm nn base tensor config launch" [tsan]="comm")
 rooms=${*:-${usual[$kind]}}
 if [ $# -eq 0 ]; then export GTEST_FILTER='-Comm/SeveralHosts.DoTheWholeSuite/1:Comm/SeveralHosts.DoTheWholeSuite/3:Comm/SeveralHosts.DoTheWholeSuite/4'; fi
 

@@ -93,6 +93,7 @@ set_tests_properties(process_memory PROPERTIES COST 960)
 set_tests_properties(golden golden_folders PROPERTIES TIMEOUT 1800 COST 950)  # TESSERA_GOLDENS may name a larger set
 set_tests_properties(unit_tasks unit_tasks_matrix PROPERTIES TIMEOUT 1800 COST 980)
 set_tests_properties(unit_comm PROPERTIES COST 960)
+set_tests_properties(unit_fsdp PROPERTIES COST 940)
 foreach(t process cli golden)  # these start the program itself
   if(TARGET test_${t})
     add_dependencies(test_${t} tessera)
@@ -120,6 +121,7 @@ tessera_tests_at_levels(codecs $<TARGET_FILE:test_unit_models>
 tessera_tests_at_levels(gguf $<TARGET_FILE:test_unit_io> --gtest_filter=Gguf.*:GgufEncode.*)
 # Where products of float32 are a library's and take no memory of their own.
 tessera_test_at_level(plain method_memory $<TARGET_FILE:test_unit_tasks> --gtest_filter=*MethodMemory*)
+set_tests_properties(method_memory_plain PROPERTIES COST 900)
 # Through the whole program: outputs and gradients of the reference stack, and a training run.
 tessera_tests_at_levels(verify "${PROJECT_SOURCE_DIR}/tests/kernels/verify_folders.sh" $<TARGET_FILE:tessera>
   "${PROJECT_SOURCE_DIR}/tests/data/goldens" A_models/gpt2 A_models/bert_mlm A_models/gemma2 A_models/t5_v1_1 B_train/llama_dora)
@@ -136,5 +138,5 @@ if(CMAKE_BUILD_TYPE STREQUAL "Release" AND NOT TESSERA_SANITIZE)
   target_include_directories(counted_steps PRIVATE "${PROJECT_SOURCE_DIR}/tests")
   add_test(NAME instructions COMMAND "${PROJECT_SOURCE_DIR}/tests/instructions/count.sh" $<TARGET_FILE:counted_steps>
     "${PROJECT_SOURCE_DIR}/tests/data/fsdp_runs" "${PROJECT_SOURCE_DIR}/tests/instructions/recorded.txt")
-  set_tests_properties(instructions PROPERTIES TIMEOUT 300 SKIP_RETURN_CODE 77)
+  set_tests_properties(instructions PROPERTIES TIMEOUT 300 SKIP_RETURN_CODE 77 COST 900)
 endif()

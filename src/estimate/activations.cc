@@ -154,6 +154,11 @@ std::int64_t whole_logits_bytes(const ActivationShape& shape, std::int64_t token
   return 3 * 4 * tokens * shape.classes;
 }
 
+Accumulation accumulation_of(std::int64_t batches_of_a_step, bool sync_each_batch, std::int64_t ranks) {
+  if (batches_of_a_step == 1) return Accumulation::kNone;
+  return sync_each_batch || ranks == 1 ? Accumulation::kSharded : Accumulation::kUnsharded;
+}
+
 ActivationBytes activation_bytes(const ActivationShape& shape, const AdapterActivations& adapters,
                                  const BatchShape& batch, std::int64_t compute_bytes, Products products) {
   constexpr std::int64_t kLogitsBytes = 16 << 20;  // nn/ops/linear_cross_entropy.cc makes so many at a time

@@ -57,10 +57,14 @@ struct AdapterActivations {
 using OfAdapter = std::function<AdapterBytes(const ModelTensor&)>;
 AdapterActivations adapter_activations(const std::vector<ModelTensor>& tensors, const OfAdapter& of_adapter);
 
+/// Gradients of a step's earlier batches: each rank keeps whole ones, or they are summed over ranks into its slices.
+enum class Accumulation { kNone, kUnsharded, kSharded };
+Accumulation accumulation_of(std::int64_t batches_of_a_step, bool sync_each_batch, std::int64_t ranks);
+
 struct BatchShape {
   std::int64_t rows = 1, length = 0;  // of a rank in one forward; 0: activations are not counted
   bool checkpointing = false;         // blocks keep their inputs alone
-  bool accumulates = false;           // a step has several forwards
+  Accumulation accumulation = Accumulation::kNone;
   std::int64_t tokens() const { return rows * length; }
 };
 

@@ -149,7 +149,9 @@ DeviceParts::DeviceParts(const ModelSizes& s, const DeviceJob& job)
             : released         ? compute_ * 2 * s.largest_unit_trainable
                                : compute_ * (s.trainable - s.root_trainable);
   }
-  if (job.batch.accumulates && !job.state_on_host) accumulated = compute_ * s.trainable;
+  const bool stays = job.batch.accumulation == Accumulation::kSharded;
+  if (job.batch.accumulation != Accumulation::kNone && !job.state_on_host)
+    accumulated = stays ? gradients : compute_ * s.trainable;
   if (!released) to_backward = units;
   if (job.strategy == ShardingStrategy::kNoShard) pinned = root + units;
   add_activations(job);

@@ -67,7 +67,7 @@ PlanRequest request_of(const EstimateOptions& o, bool with_adapter, bool on_disk
   r.batch = {.rows = o.per_device_train_batch_size,
              .length = o.max_seq_length,
              .checkpointing = o.gradient_checkpointing,
-             .accumulates = o.gradient_accumulation_steps > 1};
+             .accumulation = accumulation_of(o.gradient_accumulation_steps, o.sync_each_batch, o.num_processes)};
   r.on_disk = on_disk;
   r.offload_params = o.fsdp_offload_params;
   return r;
@@ -236,6 +236,8 @@ void add_cluster_flags(config::OptionTable& table, EstimateOptions& o) {
       .placeholder("RATE")
       .only_with({link});
   table.add(&o.gradient_accumulation_steps, {"--gradient_accumulation_steps"}, "micro-batches of a step", group);
+  table.add(&o.sync_each_batch, {"--sync_each_batch"}, "their gradients are summed over ranks after each", group)
+      .only_with({{"--gradient_accumulation_steps", {config::kSet}}});
 }
 
 void check_cluster_flags(const EstimateOptions& o, config::Problems& problems) {
@@ -396,7 +398,8 @@ void print_estimate(const EstimateOptions& options, const std::vector<ModelTenso
     const auto rates = rates_of(options, measure, out);
     for (const auto& job : jobs)
       if (!job.request.on_disk)
-        out << hosts_table({job.name, job.request, rates, options.gradient_accumulation_steps}, tensors);
+        out << hosts_table({job.name, job.request, rates, options.gradient_accumulation_steps, options.sync_each_batch},
+                           tensors);
   }
   out << "docs/guides/large_models.md says what the parts are.\n";
 }

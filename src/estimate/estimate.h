@@ -29,6 +29,7 @@ struct EstimateOptions {
   std::string link;                                                    // of a host, "25GB/s"; empty: no step times
   std::string latency = "50us", flops_per_rank, memory_rate_per_rank;  // empty: measured
   int gradient_accumulation_steps = 1;
+  bool sync_each_batch = false;
   bool on_gpu() const { return device == "cuda"; }
   int ranks_per_host() const { return num_processes / num_machines; }
 };

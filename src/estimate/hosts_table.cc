@@ -79,10 +79,12 @@ std::string hosts_table(const HostsJob& job, const std::vector<ModelTensor>& ten
     auto request = job.request;
     request.hosts = hosts;
     request.ranks = hosts * largest.ranks;
+    request.batch.accumulation = accumulation_of(job.accumulation, job.sync_each_batch, request.ranks);
     auto& row = rows.emplace_back(std::vector{std::to_string(hosts), std::to_string(request.ranks)});
     for (const auto& s : kStrategies) {
       request.strategy = s.strategy;
-      const auto time = play_step(shape, {s.strategy, job.accumulation}, {hosts, largest.ranks, job.rates});
+      const auto time =
+          play_step(shape, {s.strategy, job.accumulation, job.sync_each_batch}, {hosts, largest.ranks, job.rates});
       if (s.strategy == ShardingStrategy::kFullShard) computed = time.computed;
       row.push_back(fmt::format("{}, {}", duration_text(time.seconds), memory_text(request, tensors)));
     }
@@ -93,7 +95,7 @@ std::string hosts_table(const HostsJob& job, const std::vector<ModelTensor>& ten
                      duration_text(computed), largest.hosts);
   if (largest.hosts == 1) return out;
   for (const auto& s : kStrategies) {
-    const Schedule schedule{s.strategy, job.accumulation};
+    const Schedule schedule{s.strategy, job.accumulation, job.sync_each_batch};
     out += cost_line(s.name, shape, where_communication_costs(shape, schedule, largest), largest.hosts);
   }
   return out;

@@ -14,6 +14,7 @@ struct HostsJob {
   PlanRequest request;
   Rates rates;
   int accumulation = 1;
+  bool sync_each_batch = false;
 };
 
 /// Of the play at which exposed communication takes more than a twentieth of a step.

@@ -106,7 +106,8 @@ struct Parts {
   bool whole, kept, copies;      // on every rank; gathered from forward to backward; gathers copy
   std::int64_t slices, compute;  // ranks that share a copy; bytes of an element
   std::int64_t trainable, masters, frozen, packed, state, sums, slots, gathered;
-  std::int64_t accumulated;  // gradients of earlier forwards, unsharded, as wide as units compute
+  std::int64_t accumulated;  // gradients of earlier forwards, unsharded
+  bool sums_stay;            // those of earlier forwards, too, in memory of their own
   ActivationBytes activations;
 };
 
@@ -120,8 +121,9 @@ Parts::Parts(const ModelSizes& s, const RankJob& job) {
   slices = whole ? 1 : copies ? std::int64_t{job.ranks} * job.hosts : job.ranks;
   compute = job.low_precision ? 2 : 4;
   const bool narrow_tables = job.low_precision && job.ranks > 1;
+  accumulated = job.batch.accumulation == Accumulation::kUnsharded ? compute * s.trainable : 0;
+  sums_stay = job.batch.accumulation == Accumulation::kSharded;
   const std::int64_t all_gradients = 4 * s.trainable / slices;
-  accumulated = job.batch.accumulates ? compute * s.trainable : 0;
   trainable = (copies ? 4 : compute) * s.trainable / slices;
   masters = !job.low_precision || copies ? 0 : job.whole_masters ? all_gradients : all_gradients / 2;
   // What is mapped is one copy for all ranks of the host; what is cast, in small pieces, lies in slices.
@@ -148,8 +150,8 @@ Parts::Parts(const ModelSizes& s, const RankJob& job) {
   }
   gathered = 0;
   slots = compute * s.ring + (narrow_tables ? 2 : 4) * s.tables_apart + 4 * s.root_rest;
-  const std::int64_t in_slots = whole ? 0 : 4 * (s.root_rest + (narrow_tables ? 0 : s.tables_apart)) / slices;
-  sums = all_gradients - in_slots;  // those that need memory of their own
+  const std::int64_t wide_slots = 4 * (s.root_rest + (narrow_tables ? 0 : s.tables_apart));
+  sums = all_gradients - (whole || sums_stay ? 0 : wide_slots / slices);  // those that need memory of their own
 }
 
 struct Phase {
@@ -190,11 +192,12 @@ RankPlan plan_in_memory(const Parts& p, const ModelSizes& s) {
   // first block's its own and those of tables are not yet.
   const std::int64_t heads = more_than(s.root_trainable, s.root_rest + s.looked_up);
   const std::int64_t tables = more_than(s.looked_up, s.tables_apart);
-  const std::int64_t first_sums = std::min(p.sums, 4 * heads / p.slices);
+  const std::int64_t before = p.sums_stay ? p.sums : 0;
+  const std::int64_t first_sums = std::max(before, std::min(p.sums, 4 * heads / p.slices));
   const std::int64_t missing = std::min(p.sums - first_sums, 4 * (tables + s.largest_unit_trainable) / p.slices);
   return worst_of(
       {{"update", with({{kSums, p.sums}})},
-       {"forward", with({{kAccumulated, p.accumulated}, {kKept, a.kept}, {kLoss, a.loss}})},
+       {"forward", with({{kAccumulated, p.accumulated}, {kSums, before}, {kKept, a.kept}, {kLoss, a.loss}})},
        {"backward", with({{kAccumulated, p.accumulated}, {kSums, first_sums}, {kKept, a.kept}, {kWorking, a.working}})},
        {"backward", with({{kSums, p.sums - missing}, {kKept, a.first}, {kWorking, a.working}})}});
 }
@@ -218,6 +221,7 @@ RankPlan plan_on_disk(const Parts& p, const ModelSizes& s, const RankJob& job) {
                     {{kSlots, p.slots},
                      {kGathered, p.gathered},
                      {kAccumulated, p.accumulated},
+                     {kSums, p.sums_stay ? p.sums : 0},
                      {kUnits, forward},
                      {kKept, a.kept},
                      {kLoss, a.loss}}},

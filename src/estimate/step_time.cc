@@ -42,7 +42,7 @@ class Player {
     const double begin = now_;
     publish();
     for (int i = 0; i < schedule_.accumulation; ++i) {
-      sync_ = i + 1 == schedule_.accumulation;
+      sync_ = schedule_.sync_each_batch || i + 1 == schedule_.accumulation;
       forward();
       backward();
     }

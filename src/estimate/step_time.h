@@ -25,6 +25,7 @@ struct Cluster {
 struct Schedule {
   config::ShardingStrategy strategy = config::ShardingStrategy::kFullShard;
   int accumulation = 1;
+  bool sync_each_batch = false;
   config::BackwardPrefetch backward_prefetch = config::BackwardPrefetch::kPre;
   bool forward_prefetch = true;
   int max_gathers_in_flight = 2;

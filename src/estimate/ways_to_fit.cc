@@ -32,6 +32,9 @@ const std::vector<Change>& changes() {
           [](const auto& r) { return r.strategy != config::ShardingStrategy::kFullShard; },
           [](auto& r) { r.strategy = config::ShardingStrategy::kFullShard; }),
       flag(
+          "--sync_each_batch true", [](const auto& r) { return r.batch.accumulation == Accumulation::kUnsharded; },
+          [](auto& r) { r.batch.accumulation = Accumulation::kSharded; }),
+      flag(
           "--gradient_checkpointing true", [](const auto& r) { return r.batch.length > 0 && !r.batch.checkpointing; },
           [](auto& r) { r.batch.checkpointing = true; }),
       {[](const PlanRequest& r) {
@@ -40,8 +43,9 @@ const std::vector<Change>& changes() {
        },
        [](const PlanRequest& r) { return r.batch.rows > 1 && r.batch.length > 0; },
        [](PlanRequest& r) {
+         if (r.batch.accumulation == Accumulation::kNone)
+           r.batch.accumulation = accumulation_of(r.batch.rows, /*sync_each_batch=*/false, r.ranks);
          r.batch.rows = 1;
-         r.batch.accumulates = true;
        }},
       flag(
           "--optim adamw_8bit", [](const auto& r) { return !r.adapter && r.optim.find("8bit") == std::string::npos; },

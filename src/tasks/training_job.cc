@@ -226,7 +226,10 @@ peft::Values TrainingJob::begin_with_rows(AssembleOptions& options) {
 
 void TrainingJob::plan_memory(const Assembled& model, const fsdp::FsdpOptions& fsdp) {
   const estimate::BatchShape batch{
-      .rows = rows_of_a_batch(), .length = longest_row(), .accumulates = arguments_.gradient_accumulation_steps > 1};
+      .rows = rows_of_a_batch(),
+      .length = longest_row(),
+      .accumulation = estimate::accumulation_of(arguments_.gradient_accumulation_steps, arguments_.sync_each_batch,
+                                                group_->size())};
   const PlanSettings planned{.model_folder = folder_, .optim = arguments_.optim, .batch = batch};
   plan_ = plan_rank(model, fsdp, planned, *group_);
   device_plan_ = plan_device(model, fsdp, planned, *group_);

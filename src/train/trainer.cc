@@ -190,10 +190,11 @@ StepReport Trainer::step(std::int64_t epoch, std::int64_t first_batch, std::int6
   for (std::int64_t b = 0; b < batches; ++b) tokens += task_.loss_tokens(epoch, first_batch + b);
   tokens = std::max(tokens, 1.0);
 
+  const bool keeps_unsharded = !options_.sync_each_batch && model_.group().size() > 1;
   std::vector<at::Tensor> made;
   for (std::int64_t b = 0; b < batches; ++b) {
     std::optional<fsdp::NoSync> no_sync;
-    if (b + 1 < batches) no_sync.emplace(model_);
+    if (b + 1 < batches && keeps_unsharded) no_sync.emplace(model_);
     if (scaler_) task_.set_loss_scale(scaler_->scale());
     at::Tensor loss;
     {

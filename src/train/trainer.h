@@ -21,6 +21,7 @@ struct TrainerOptions {
   double num_train_epochs = 1;
   std::int64_t max_steps = -1;  // optimizer steps; > 0 overrides the epochs
   std::int64_t gradient_accumulation_steps = 1;
+  bool sync_each_batch = false;  // sums over ranks after each; one rank alone always does
   double learning_rate = 1e-3;
   std::string lr_scheduler_type = "linear";
   std::string lr_scheduler_kwargs;  // JSON object; "": none

@@ -39,6 +39,13 @@ void add_batches(config::OptionTable& table, TrainingArguments& a) {
       .only_with(kEvaluated);
   table.add(&a.gradient_accumulation_steps, {"--gradient_accumulation_steps"}, "batches an optimizer step", group);
   table
+      .add(&a.sync_each_batch, {"--sync_each_batch"},
+           "sum gradients over ranks after each of them: ranks keep slices of the sums, not whole gradients, but wait "
+           "for "
+           "the slowest in each batch",
+           group)
+      .only_with({{"--gradient_accumulation_steps", {config::kSet}}});
+  table
       .add(&a.num_train_epochs, {"--num_train_epochs", "--num_epochs", "--epochs"},
            "passes over the training rows; fractions allowed", group)
       .idle_with({"--max_steps", {config::kSet}});
@@ -302,6 +309,7 @@ TrainerOptions TrainingArguments::trainer_options() const {
   t.num_train_epochs = num_train_epochs;
   t.max_steps = max_steps;
   t.gradient_accumulation_steps = gradient_accumulation_steps;
+  t.sync_each_batch = sync_each_batch;
   t.learning_rate = learning_rate;
   t.lr_scheduler_type = lr_scheduler_type;
   t.lr_scheduler_kwargs = lr_scheduler_kwargs;

@@ -26,6 +26,7 @@ struct TrainingArguments : CheckpointOptions {
   std::optional<bool> do_eval;  // none: when eval_strategy asks for it
 
   std::int64_t per_device_train_batch_size = 8, per_device_eval_batch_size = 8, gradient_accumulation_steps = 1;
+  bool sync_each_batch = false;
   double num_train_epochs = 3;
   std::int64_t max_steps = -1;
   bool dataloader_drop_last = false;

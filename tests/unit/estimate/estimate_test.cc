@@ -41,22 +41,28 @@ TEST(RankMemory, ShardsEverythingButTheSlots) {
 
 TEST(RankMemory, GradientsOfEarlierForwardsAreWholeOnEachRank) {
   const auto sizes = sizes_of(small_model(true));
-  // Weights, two moments and slots as above; nothing accumulates in a slot.
+  // Weights, two moments and slots as above, and all gradients in the dtype of reductions.
   for (const auto strategy : {ShardingStrategy::kFullShard, ShardingStrategy::kShardGradOp})
-    EXPECT_EQ(rank_bytes(sizes, {.strategy = strategy, .ranks = 2, .batch = {.accumulates = true}}),
-              4 * (3 * 2200 + 400 + 3 * 1000 + 4400));
-  const auto accumulated = [&](bool low_precision) {
-    const auto plan = plan_rank(sizes, {.ranks = 8, .low_precision = low_precision, .batch = {.accumulates = true}});
-    const auto part = std::find_if(plan.parts.begin(), plan.parts.end(), [](const auto& p) {
-      return p.what == std::string("gradients of earlier forwards");
-    });
-    return part == plan.parts.end() ? 0 : part->bytes;
-  };
-  EXPECT_EQ(accumulated(false), 4 * 4400);
-  EXPECT_EQ(accumulated(true), 2 * 4400) << "in the dtype of reductions";
-  EXPECT_EQ(rank_bytes(sizes, {.ranks = 2, .hosts = 2, .batch = {.accumulates = true}}) -
+    EXPECT_EQ(
+        rank_bytes(sizes, {.strategy = strategy, .ranks = 2, .batch = {.accumulation = Accumulation::kUnsharded}}),
+        4 * (3 * 2200 + 400 + 3 * 1000 + 4400));
+  EXPECT_EQ(rank_bytes(sizes, {.ranks = 2, .hosts = 2, .batch = {.accumulation = Accumulation::kUnsharded}}) -
                 rank_bytes(sizes, {.ranks = 2, .hosts = 2}),
             4 * (4400 - 1100));
+  const RankJob in_16_bits{.ranks = 2, .low_precision = true, .batch = {.accumulation = Accumulation::kUnsharded}};
+  EXPECT_EQ(rank_bytes(sizes, in_16_bits), (4 + 8) * 2200 + 4 * 400 + 2 * 3 * 1000 + 2 * 4400);
+}
+
+TEST(RankMemory, SumsOfEarlierForwardsAreSlices) {
+  const auto sizes = sizes_of(small_model(true));
+  const BatchShape summed{.accumulation = Accumulation::kSharded};
+  // The root's sums are not where the next backward's gradients come, as they are in a step of one batch.
+  EXPECT_EQ(rank_bytes(sizes, {.ranks = 2, .batch = summed}), rank_bytes(sizes, {.ranks = 2}) + 4 * 200);
+  EXPECT_EQ(rank_bytes(sizes, {.ranks = 2, .hosts = 2, .batch = summed}), rank_bytes(sizes, {.ranks = 2, .hosts = 2}));
+  EXPECT_EQ(accumulation_of(1, true, 2), Accumulation::kNone);
+  EXPECT_EQ(accumulation_of(2, false, 2), Accumulation::kUnsharded);
+  EXPECT_EQ(accumulation_of(2, true, 2), Accumulation::kSharded);
+  EXPECT_EQ(accumulation_of(2, false, 1), Accumulation::kSharded);
 }
 
 TEST(RankMemory, AHeadsBiasMakesAllLogits) {

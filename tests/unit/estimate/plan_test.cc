@@ -203,6 +203,11 @@ TEST_F(Plan, SaysWhichFlagsMakeItFit) {
   const auto& flags = ways[0].flags;
   EXPECT_NE(std::find(flags.begin(), flags.end(), "--gradient_checkpointing true"), flags.end()) << remedy_lines(ways);
   EXPECT_TRUE(ways_to_fit(request, tensors, 1'000'000).empty()) << "nothing is as small as that";
+  PlanRequest accumulates{.ranks = 8, .mixed_precision = "bf16"};
+  accumulates.batch = {.rows = 1, .length = 16, .accumulation = Accumulation::kUnsharded};
+  const auto slices = ways_to_fit(accumulates, tensors, 200'000'000'000);
+  ASSERT_FALSE(slices.empty());
+  EXPECT_EQ(slices[0].flags, std::vector<std::string>{"--sync_each_batch true"}) << remedy_lines(slices);
   const auto text = printed({"--per_device_train_batch_size", "2", "--max_seq_len", "2048", "--max_memory", "24GB"});
   EXPECT_NE(text.find("more than the 24GB of --max_memory"), std::string::npos) << text;
   EXPECT_NE(text.find("it would fit with"), std::string::npos) << text;
@@ -224,7 +229,7 @@ TEST_F(Plan, ASmallerBatchIsCountedWithTheAccumulationThatItAsksFor) {
   auto smaller = request;
   smaller.batch.rows = 1;
   const auto without = plan_for(smaller, tensors).total();
-  smaller.batch.accumulates = true;
+  smaller.batch.accumulation = Accumulation::kUnsharded;
   const auto with = plan_for(smaller, tensors).total();
   ASSERT_GT(with, without);
   for (const auto budget : {without + kProgramBytes, with + kProgramBytes})

@@ -156,6 +156,8 @@ TEST(StepTime, AccumulationReducesOnce) {
   EXPECT_NEAR(of(ShardingStrategy::kHybridShard, 4), 2, 0.01) << "reduce and gather of the sum";
   EXPECT_NEAR(play_step(equal_blocks(), {ShardingStrategy::kFullShard, 4}, {1, 1, rates(1)}).seconds, 4 * kComputation,
               1e-9);
+  const Schedule each{.accumulation = 4, .sync_each_batch = true};
+  EXPECT_NEAR(play_step(equal_blocks(), each, slow).seconds / vector_seconds, 4 * (2 + 1), 0.01);
 }
 
 TEST(StepTime, CheckpointingRunsForwardsAgainAndGathersNoMore) {

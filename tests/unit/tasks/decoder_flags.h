@@ -170,6 +170,7 @@ inline const std::vector<Unseen> kUnseenOfDecoders = {
     {"--dataset_num_proc", "time"},
     {"--pad_to_multiple_of", "the shape of batches"},
     {"--gradient_checkpointing", "time and memory"},
+    {"--sync_each_batch", "memory, and how sums over ranks round (unit/train/trainer_test.cc)"},
     {"--save_in_background", "time"},
     kUnseenOfUploads,
 };

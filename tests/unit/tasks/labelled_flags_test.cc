@@ -161,6 +161,7 @@ const std::vector<Unseen> kUnseenOfPairs = {
     {"--full_determinism", "of a GPU's operators (bench/gpu/rows.py: equal_runs)"},
     {"--tf32", "of a GPU's products"},
     {"--gradient_checkpointing", "time and memory"},
+    {"--sync_each_batch", "memory, and how sums over ranks round (unit/train/trainer_test.cc)"},
     {"--pad_to_max_length", "the shape of batches"},
     {"--save_in_background", "time"},
     kUnseenOfUploads};

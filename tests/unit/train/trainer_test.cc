@@ -69,6 +69,7 @@ struct Outcome {
   std::int64_t skipped = 0;
   double loss_scale = 0;
   int calls = 0;
+  std::int64_t reductions = 0;
 };
 
 struct Job {
@@ -108,6 +109,7 @@ Outcome train(const Job& job) {
     mine.skipped = trainer.skipped();
     mine.loss_scale = trainer.scaler() ? trainer.scaler()->scale() : 0;
     mine.calls = rows.calls();
+    mine.reductions = sharded->comm_stats().reductions;
     const std::lock_guard lock(mutex);
     if (group->rank() == 0) outcome = std::move(mine);
   });
@@ -150,6 +152,20 @@ TEST(Trainer, AccumulatedBatchesTrainAsOneLargeBatch) {
     SCOPED_TRACE(ranks);
     expect_close(train(job_of(2, 3, ranks)), whole, 1e-6);
     expect_close(train(job_of(1, 6, ranks)), whole, 1e-6);  // ranks without rows take part
+  }
+}
+
+TEST(Trainer, SumsOverRanksAfterEachBatchOrAfterTheLast) {
+  const auto whole = train(job_of(6, 1));
+  for (const int ranks : {1, 2, 3}) {
+    SCOPED_TRACE(ranks);
+    auto job = job_of(2, 3, ranks);
+    const auto last = train(job);
+    job.trainer.sync_each_batch = true;
+    const auto each = train(job);
+    expect_close(each, whole, 1e-6);
+    EXPECT_EQ(each.reductions, 3 * whole.reductions);
+    EXPECT_EQ(last.reductions, (ranks == 1 ? 3 : 1) * whole.reductions) << "one rank has nobody to wait for";
   }
 }
 

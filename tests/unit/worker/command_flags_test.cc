@@ -206,6 +206,7 @@ TEST_F(CommandFlags, OfEstimate) {
                 {"--flops_per_rank", {"1TFLOP/s"}, hosts + rates},
                 {"--memory_rate_per_rank", {"1GB/s"}, hosts + rates},
                 {"--gradient_accumulation_steps", {"4"}, hosts + rates},
+                {"--sync_each_batch", {}, hosts + rates + Words{"--gradient_accumulation_steps", "4"}},
                 {"--optim", {"adamw_8bit"}, estimate},
                 {"--per_device_train_batch_size", {"2"}, estimate},
                 {"--max_seq_length", {"64"}, estimate},

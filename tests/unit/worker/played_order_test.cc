@@ -135,7 +135,7 @@ std::vector<PlayedEvent> run_third_step(const PlayedCase& c, fsdp::FsdpOptions o
     for (int step = 0; step < 3; ++step) {
       own->clear();
       for (int i = 0; i < c.schedule.accumulation; ++i) {
-        sharded->set_requires_gradient_sync(i + 1 == c.schedule.accumulation);
+        sharded->set_requires_gradient_sync(c.schedule.sync_each_batch || i + 1 == c.schedule.accumulation);
         net(at::ones({3, 6})).sum().backward();
       }
       sharded->zero_grad();
@@ -173,9 +173,10 @@ TEST(PlayedOrder, OfShardsOnSeveralHostsIsTheRuntimes) {
   for (const auto strategy : {ShardingStrategy::kFullShard, ShardingStrategy::kShardGradOp})
     for (const auto backward : {BackwardPrefetch::kNone, BackwardPrefetch::kPre, BackwardPrefetch::kPost})
       for (const int limit : {0, 1, 2})
-        for (const int variant : {0, 1, 2}) {  // as it is; accumulates, checkpoints
+        for (const int variant : {0, 1, 2, 3}) {  // as it is; accumulates, checkpoints, accumulates sums
+          const bool accumulates = variant == 1 || variant == 3;
           const PlayedCase c{
-              {strategy, variant == 1 ? 2 : 1, backward, limit != 1, limit}, {2, 1, kRates}, variant == 2};
+              {strategy, accumulates ? 2 : 1, variant == 3, backward, limit != 1, limit}, {2, 1, kRates}, variant == 2};
           fsdp::FsdpOptions options;
           options.gather = fsdp::GatherForm::kCopy;
           options.strategy = strategy == ShardingStrategy::kFullShard ? fsdp::ShardingStrategy::kFullShard
