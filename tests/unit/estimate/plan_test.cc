@@ -111,6 +111,10 @@ TEST_F(Plan, EightBitStatesTakeAByteAndTheirStatistics) {
   EXPECT_EQ(optimizer_state_bytes("adamw_8bit", "x.weight", {100, 100}), 2 * (10000 + 4 * 40));
   EXPECT_EQ(optimizer_state_bytes("paged_adamw_8bit", "x.weight", {10, 100}), 8 * 1000) << "below 4096 elements";
   EXPECT_EQ(optimizer_state_bytes("adamw_bnb_8bit", "model.embed_tokens.weight", {100, 100}), 8 * 10000);
+  for (const char* table : {"gpt_neox.embed_in.weight", "bert.embeddings.position_embeddings.weight", "shared.weight"})
+    EXPECT_EQ(optimizer_state_bytes("adamw_8bit", table, {100, 100}), 8 * 10000) << table;
+  for (const char* none : {"transformer.word_embeddings_layernorm.weight", "wte.lora_embedding_A.default"})
+    EXPECT_EQ(optimizer_state_bytes("adamw_8bit", none, {10000}), 2 * (10000 + 4 * 40)) << none;
   EXPECT_EQ(optimizer_state_bytes("lion_8bit", "x.weight", {64, 64}), 4096 + 4 * 16);
   EXPECT_EQ(optimizer_state_bytes("adamw_torch_8bit", "model.embed_tokens.weight", {64, 64}), 2 * (4096 + 4 * 16));
   EXPECT_EQ(optimizer_state_bytes("adamw_torch_4bit", "x.weight", {37, 128}), 2 * (4736 / 2 + 4 * 37));
