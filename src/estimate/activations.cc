@@ -72,9 +72,10 @@ ActivationShape activation_shape(const std::vector<ModelTensor>& tensors) {
   ActivationShape out;
   std::int64_t table = 0, head = 0;
   for (const auto& t : tensors) {
-    if (t.name == "lm_head.bias") out.whole_logits = true;
-    if (t.shape.size() != 2) continue;
     const auto unit = unit_of(t.name);
+    const bool packed_head = t.packed_bytes > 0 && unit.empty() && is_head(t.name);
+    if (t.name == "lm_head.bias" || packed_head) out.whole_logits = true;
+    if (t.shape.size() != 2) continue;
     if (is_bias_table(t)) {
       ++out.bias_tables;
       out.bias_heads = std::max(out.bias_heads, t.shape[1]);
@@ -149,6 +150,10 @@ AdapterActivations adapter_activations(const std::vector<ModelTensor>& tensors, 
   return out;
 }
 
+std::int64_t whole_logits_bytes(const ActivationShape& shape, std::int64_t tokens) {
+  return 3 * 4 * tokens * shape.classes;
+}
+
 Accumulation accumulation_of(std::int64_t batches_of_a_step, bool sync_each_batch, std::int64_t ranks) {
   if (batches_of_a_step == 1) return Accumulation::kNone;
   return sync_each_batch || ranks == 1 ? Accumulation::kSharded : Accumulation::kUnsharded;
@@ -184,8 +189,8 @@ ActivationBytes activation_bytes(const ActivationShape& shape, const AdapterActi
   if (products != Products::kLibrary) out.working += tiles_bytes(tokens, shape.widest, shape.hidden, in_float32);
   const std::int64_t logits = std::min(one * shape.classes, std::max(kLogitsBytes, compute_bytes * shape.classes));
   out.loss = one * shape.hidden + logits;
-  if (shape.whole_logits) {  // their logarithms and two gradients, in float32
-    out.loss = one * shape.hidden + 3 * 4 * tokens * shape.classes;
+  if (shape.whole_logits) {
+    out.loss = one * shape.hidden + whole_logits_bytes(shape, tokens);
     return out;
   }
   if (shape.classes > 0 && (widens || products == Products::kTiles)) {

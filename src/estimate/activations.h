@@ -21,7 +21,7 @@ struct ActivationShape {
   std::int64_t widest = 0;    // side of a block's matrix
   std::int64_t attended = 0;  // by all blocks: what attention gives
   std::int64_t classes = 0;   // of the output head
-  bool whole_logits = false;  // its bias keeps the loss from making them in parts
+  bool whole_logits = false;  // of a head with a bias or an adapter, or packed: the loss does not make them in parts
   // Where attention keeps its probabilities: for each token a number a key and head.
   std::int64_t heads = 0;          // by all blocks
   std::int64_t heads_largest = 0;  // by one block
@@ -74,6 +74,9 @@ struct ActivationBytes {
   std::int64_t working = 0;  // beside them, in the backward of a block
   std::int64_t loss = 0;     // beside them, while the loss and its gradient are made
 };
+/// Where the loss needs all logits: their logarithms and two gradients, in float32.
+std::int64_t whole_logits_bytes(const ActivationShape& shape, std::int64_t tokens);
+
 /// By a library, which needs little; in tiles (base/gemm_tiles.h): those of packed weights, all in float32, or all of
 /// 16 bits, which are widened.
 enum class Products { kLibrary, kTilesOfPacked, kTiles, kWidened };

@@ -87,6 +87,7 @@ struct DeviceParts {
   DeviceParts(const ModelSizes& s, const DeviceJob& job);
 
   std::int64_t trained = 0, state = 0, frozen = 0, packed = 0, gradients = 0, unit_gradients = 0;
+  std::int64_t accumulated = 0;                             // gradients of earlier forwards, unsharded
   std::int64_t root = 0, units = 0;                         // gathered: in a step, and while a block computes
   std::int64_t pinned = 0, to_backward = 0;                 // of these: always, and from forward to backward
   std::int64_t kept = 0, block = 0, working = 0, loss = 0;  // block: what one keeps
@@ -148,6 +149,9 @@ DeviceParts::DeviceParts(const ModelSizes& s, const DeviceJob& job)
             : released         ? compute_ * 2 * s.largest_unit_trainable
                                : compute_ * (s.trainable - s.root_trainable);
   }
+  const bool stays = job.batch.accumulation == Accumulation::kSharded;
+  if (job.batch.accumulation != Accumulation::kNone && !job.state_on_host)
+    accumulated = stays ? gradients : compute_ * s.trainable;
   if (!released) to_backward = units;
   if (job.strategy == ShardingStrategy::kNoShard) pinned = root + units;
   add_activations(job);
@@ -203,6 +207,7 @@ void DeviceParts::add_head(const ModelSizes& s, const DeviceJob& job) {
     // product that goes into the gradient. The weight's gradient is summed up in 32 bits, then rounded.
     loss = one * 4 * a.hidden + compute_ * rows * (a.classes + a.hidden);
     if (job.head_trains) loss = std::max(loss, one * 4 * a.hidden + compute_ * numel) + 4 * numel;
+    if (a.whole_logits) loss = one * 4 * a.hidden + whole_logits_bytes(a, tokens);
   }
   if (!job.head_trains) return;
   // A table's gradient is added to the head's where they are one, and then copied to the sum.
@@ -236,10 +241,12 @@ RankPlan plan_device(const ModelSizes& sizes, const DeviceJob& job) {
   const std::int64_t summed = job.state_on_host ? 0 : p.gradients - p.head_sum;
   const std::vector<Moment> moments = {
       {"update", {{kGathered, p.pinned}, {kSums, p.gradients}}},
-      {"forward", {{kGathered, p.root + p.to_backward}, {kKept, p.kept}, {kLoss, p.loss}}},
+      {"forward",
+       {{kGathered, p.root + p.to_backward}, {kAccumulated, p.accumulated}, {kKept, p.kept}, {kLoss, p.loss}}},
       // The last block's, when all blocks' activations are there; the first one's, when all gradients are.
       {"backward",
        {{kGathered, p.root + p.units},
+        {kAccumulated, p.accumulated},
         {kKept, p.kept + blocks},
         {kWorking, p.working},
         {kSums, p.unit_gradients},

@@ -4,8 +4,11 @@
 
 #include <algorithm>
 #include <iterator>
+#include <set>
 
+#include "base/dotted_name.h"
 #include "base/nearest.h"
+#include "estimate/model_tensors.h"
 #include "tessera/base/error.h"
 
 namespace tessera::estimate {
@@ -80,10 +83,21 @@ const OptimizerForm& form_of(const std::string& optim) {
       fmt::format("--optim '{}': how much state it keeps is not known{}", optim, did_you_mean(optim, names)), "optim");
 }
 
+/// The table of an nn::Embedding, by the names of the families' modules.
 bool is_embedding(const std::string& parameter) {
-  for (const char* name : {"embed_tokens", "wte", "wpe", "word_embeddings", "embed_positions", "shared.", "token_embd"})
-    if (parameter.find(name) != std::string::npos) return true;
-  return false;
+  static const std::set<std::string> kTables = {"embed_tokens",
+                                                "wte",
+                                                "wpe",
+                                                "word_embeddings",
+                                                "embed_in",
+                                                "embed_positions",
+                                                "token_embd",
+                                                "shared",
+                                                "position_embeddings",
+                                                "token_type_embeddings",
+                                                "distance_embedding",
+                                                "relative_attention_bias"};
+  return parameter.ends_with(".weight") && kTables.contains(last_part(module_of(parameter)));
 }
 
 }  // namespace

@@ -172,8 +172,8 @@ RankPlan worst_of(std::vector<Phase> phases) {
 }
 
 constexpr const char *kMasters = "their masters beside 16 bits", *kSlots = "gradients on their way",
-                     *kUnits = "units in use, from the disk", *kAccumulated = "gradients of earlier forwards",
-                     *kPiece = "a piece of the update", *kRing = "pinned memory on the way to the GPU";
+                     *kUnits = "units in use, from the disk", *kPiece = "a piece of the update",
+                     *kRing = "pinned memory on the way to the GPU";
 
 std::int64_t more_than(std::int64_t a, std::int64_t b) {
   return std::max<std::int64_t>(0, a - b);

@@ -42,18 +42,27 @@ const std::vector<Change>& changes() {
                             r.batch.rows);
        },
        [](const PlanRequest& r) { return r.batch.rows > 1 && r.batch.length > 0; },
-       [](PlanRequest& r) { r.batch.rows = 1; }},
+       [](PlanRequest& r) {
+         if (r.batch.accumulation == Accumulation::kNone)
+           r.batch.accumulation = accumulation_of(r.batch.rows, /*sync_each_batch=*/false, r.ranks);
+         r.batch.rows = 1;
+       }},
       flag(
           "--optim adamw_8bit", [](const auto& r) { return !r.adapter && r.optim.find("8bit") == std::string::npos; },
           [](auto& r) { r.optim = "adamw_8bit"; }),
       flag(
           "fsdp_offload_folder: DISK_FOLDER", [](const auto& r) { return !r.on_disk; },
           [](auto& r) { r.on_disk = true; }),
-      flag(
-          "--use_peft_lora true", [](const auto& r) { return !r.adapter; }, [](auto& r) { r.adapter.emplace(); }),
-      flag(
-          "--load_in_4bit true --use_nested_quant true", [](const auto& r) { return !r.packed || r.packed->bits == 8; },
-          [](auto& r) { r.packed = {.bits = 4, .double_quant = true}; }),
+      {[](const PlanRequest&) {
+         return fmt::format("--use_peft_lora true --lora_r {} --lora_target_modules all-linear",
+                            AdapterRequest().lora_r);
+       },
+       [](const PlanRequest& r) { return !r.adapter; }, [](PlanRequest& r) { r.adapter.emplace(); }},
+      {[](const PlanRequest& r) {
+         return fmt::format("{}--load_in_4bit true --use_nested_quant true", r.packed ? "--load_in_8bit false " : "");
+       },
+       [](const PlanRequest& r) { return !r.packed || r.packed->bits == 8; },
+       [](PlanRequest& r) { r.packed = {.bits = 4, .double_quant = true}; }},
   };
   return all;
 }

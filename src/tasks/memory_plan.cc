@@ -53,6 +53,18 @@ std::int64_t ranks_of_host(const comm::Communicator& group) {
   return ranks > 0 ? ranks : group.size();
 }
 
+/// Whether the loss reads the head's weight itself, and makes logits in parts (models/causal_lm_head.cc).
+bool head_is_plain(const std::vector<estimate::SizedParameter>& parameters, const peft::AdapterReport* adapters) {
+  const auto is_packed = [](const estimate::SizedParameter& p) {
+    return p.packed_bytes > 0 && estimate::unit_of(p.name).empty() && estimate::is_head(p.name);
+  };
+  const auto is_adapted = [](const std::string& module) {
+    return estimate::unit_of(module).empty() && estimate::is_head(module);
+  };
+  return std::none_of(parameters.begin(), parameters.end(), is_packed) &&
+         (!adapters || std::none_of(adapters->adapted.begin(), adapters->adapted.end(), is_adapted));
+}
+
 /// Of its files: in the dtype of the computation, or packed as they have it.
 bool is_mapped(const std::string& name, const at::Tensor& p, bool packed, const fsdp::FsdpOptions& fsdp) {
   if (fsdp.gather != fsdp::GatherForm::kAuto && fsdp.gather != fsdp::GatherForm::kMapped) return false;
@@ -136,18 +148,18 @@ struct DescribedJob {
 };
 
 DescribedJob described_job(const Assembled& model, const fsdp::FsdpOptions& fsdp, const PlanSettings& settings,
-                           const comm::Communicator& group) {
-  const auto local = ranks_of_host(group);
+                           const comm::Communicator& group, const std::vector<estimate::SizedParameter>& parameters) {
   estimate::RankJob job{.strategy = strategy_of(fsdp.strategy),
-                        .ranks = static_cast<int>(local),
+                        .ranks = static_cast<int>(ranks_of_host(group)),
                         .low_precision = fsdp.precision.param_dtype.value_or(at::kFloat) != at::kFloat,
                         .whole_masters = fsdp.precision.param_dtype == at::kHalf,
                         .on_disk = !fsdp.offload_folder.empty(),
-                        .hosts = static_cast<int>(std::max<std::int64_t>(1, group.size() / local))};
+                        .hosts = hosts_of(group)};
   const auto* lora = model.adapters ? dynamic_cast<const peft::Lora*>(model.adapters->method.get()) : nullptr;
   auto tensors =
       estimate::at_places(described_tensors(settings.model_folder), lora ? json_text(lora->layer_replication) : "");
   job.activations = estimate::activation_shape(tensors);
+  if (!head_is_plain(parameters, model.adapters ? &*model.adapters : nullptr)) job.activations.whole_logits = true;
   job.batch = settings.batch;
   job.batch.checkpointing = fsdp.activation_checkpointing != nullptr;
   if (model.adapters) {
@@ -163,7 +175,7 @@ DescribedJob described_job(const Assembled& model, const fsdp::FsdpOptions& fsdp
 estimate::DeviceJob device_job(const Assembled& model, const fsdp::FsdpOptions& fsdp, const PlanSettings& settings,
                                const comm::Communicator& group,
                                const std::vector<estimate::SizedParameter>& parameters) {
-  const auto [tensors, rank] = described_job(model, fsdp, settings, group);
+  const auto [tensors, rank] = described_job(model, fsdp, settings, group, parameters);
   estimate::DeviceJob job{.strategy = rank.strategy,
                           .ranks = rank.ranks,
                           .hosts = rank.hosts,
@@ -180,6 +192,10 @@ estimate::DeviceJob device_job(const Assembled& model, const fsdp::FsdpOptions& 
 
 }  // namespace
 
+int hosts_of(const comm::Communicator& group) {
+  return static_cast<int>(std::max<std::int64_t>(1, group.size() / ranks_of_host(group)));
+}
+
 estimate::RankPlan plan_rank(const Assembled& model, const fsdp::FsdpOptions& fsdp, const PlanSettings& settings,
                              const comm::Communicator& group) {
   const auto parameters = parameters_of(model, fsdp, settings.optim);
@@ -189,7 +205,7 @@ estimate::RankPlan plan_rank(const Assembled& model, const fsdp::FsdpOptions& fs
     return estimate::host_beside_device(estimate::sizes_of(parameters),
                                         device_job(model, fsdp, settings, group, parameters), largest);
   }
-  auto job = described_job(model, fsdp, settings, group).job;
+  auto job = described_job(model, fsdp, settings, group, parameters).job;
   if (!fsdp.device.is_cpu()) {  // activations are there
     job.batch.length = 0;
     job.adapters = {};

@@ -18,6 +18,9 @@ struct PlanSettings {
   estimate::BatchShape batch = {};  // without checkpointing: that is in the options of sharding
 };
 
+/// Of the ranks of `group`, as many on each.
+int hosts_of(const comm::Communicator& group);
+
 /// Of a model that is to be sharded by these options: host memory. Activations are counted as far as `batch` says their
 /// size.
 estimate::RankPlan plan_rank(const Assembled& model, const fsdp::FsdpOptions& fsdp, const PlanSettings& settings,

@@ -242,8 +242,10 @@ void TrainingJob::plan_memory(const Assembled& model, const fsdp::FsdpOptions& f
     request.adapter = estimate::AdapterRequest{.lora_r = flags.lora_r};
   }
   if (options_.quant.load_in_4bit) request.packed = {.bits = 4, .double_quant = options_.quant.settings.double_quant};
+  if (options_.quant.load_in_8bit) request.packed = {.bits = 8};
   request.strategy = settings.fsdp.sharding_strategy;
   request.ranks = group_->size();
+  request.hosts = hosts_of(*group_);
   request.mixed_precision = config::name_of(settings.mixed_precision);
   request.optim = arguments_.optim;
   request.batch = batch;

@@ -120,6 +120,38 @@ TEST_F(DeviceMemory, OfAHeadThatTrainsCountsLogitsAndASumInThirtyTwoBits) {
   EXPECT_EQ(part_of(device_plan_for(request, llama(k1B)), "gathered units"), 0) << "units compute with the masters";
 }
 
+TEST_F(DeviceMemory, HoldsGradientsOfEarlierForwards) {
+  auto request = gpu_job(8, 0);
+  const auto tensors = llama(k1B);
+  const char* name = "gradients of earlier forwards";
+  const auto one = device_plan_for(request, tensors).total();
+  EXPECT_EQ(part_of(device_plan_for(request, tensors), name), 0);
+  request.batch.accumulation = Accumulation::kSharded;
+  const auto several = device_plan_for(request, tensors);
+  EXPECT_EQ(part_of(several, name), part_of(several, "weights that train")) << "summed as they come, in 32 bits";
+  EXPECT_EQ(several.total(), one + static_cast<std::int64_t>(part_of(several, name)));
+  request.ranks = 4;
+  const auto sums = device_plan_for(request, tensors);
+  EXPECT_EQ(part_of(sums, name), part_of(sums, "weights that train"));
+  request.batch.accumulation = Accumulation::kUnsharded;
+  const auto whole = device_plan_for(request, tensors);
+  EXPECT_EQ(part_of(whole, name), 4 * part_of(whole, "weights that train") / 2) << "whole on each rank, in bf16";
+  request.offload_params = true;
+  EXPECT_EQ(part_of(device_plan_for(request, tensors), name), 0);
+  EXPECT_GT(part_of(host_plan_for(request, tensors), name), 0) << "where slices leave room for them";
+}
+
+TEST_F(DeviceMemory, OfAHeadWithABiasAllLogitsAreThere) {
+  const auto request = gpu_job(8, 16);
+  auto tensors = llama(k1B);
+  const auto in_parts = part_of(device_plan_for(request, tensors), "logits and their gradient");
+  tensors.push_back({"lm_head.bias", {128256}, "BF16"});
+  const auto plan = device_plan_for(request, tensors);
+  EXPECT_EQ(plan.phase, std::string("forward"));
+  EXPECT_EQ(part_of(plan, "logits and their gradient"), 8 * 2048 * (12.0 * 128256 + 2 * 4 * 2048));
+  EXPECT_LT(in_parts, 2e9);
+}
+
 TEST_F(DeviceMemory, WithoutActivationsEndsWithAllGradientsAndThatOfTheTable) {
   auto request = gpu_job(1, 0);
   request.batch.length = 0;

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -73,6 +74,9 @@ TEST(RankMemory, AHeadsBiasMakesAllLogits) {
   const auto loss = [&](const auto& of) { return activation_bytes(activation_shape(of), {}, batch, 4).loss; };
   EXPECT_EQ(loss(tensors), 4 * 200 * (0 + 1000));
   EXPECT_EQ(loss(with_bias), 3 * 4 * 200 * 1000);
+  auto packed = tensors;
+  packed.back().packed_bytes = 1000 * 64 / 2;
+  EXPECT_EQ(loss(packed), loss(with_bias));
 }
 
 TEST(RankMemory, LargeParametersOfTheRootTakeTurnsUnlessTheyComeFirstAndAreLarger) {

@@ -111,6 +111,10 @@ TEST_F(Plan, EightBitStatesTakeAByteAndTheirStatistics) {
   EXPECT_EQ(optimizer_state_bytes("adamw_8bit", "x.weight", {100, 100}), 2 * (10000 + 4 * 40));
   EXPECT_EQ(optimizer_state_bytes("paged_adamw_8bit", "x.weight", {10, 100}), 8 * 1000) << "below 4096 elements";
   EXPECT_EQ(optimizer_state_bytes("adamw_bnb_8bit", "model.embed_tokens.weight", {100, 100}), 8 * 10000);
+  for (const char* table : {"gpt_neox.embed_in.weight", "bert.embeddings.position_embeddings.weight", "shared.weight"})
+    EXPECT_EQ(optimizer_state_bytes("adamw_8bit", table, {100, 100}), 8 * 10000) << table;
+  for (const char* none : {"transformer.word_embeddings_layernorm.weight", "wte.lora_embedding_A.default"})
+    EXPECT_EQ(optimizer_state_bytes("adamw_8bit", none, {10000}), 2 * (10000 + 4 * 40)) << none;
   EXPECT_EQ(optimizer_state_bytes("lion_8bit", "x.weight", {64, 64}), 4096 + 4 * 16);
   EXPECT_EQ(optimizer_state_bytes("adamw_torch_8bit", "model.embed_tokens.weight", {64, 64}), 2 * (4096 + 4 * 16));
   EXPECT_EQ(optimizer_state_bytes("adamw_torch_4bit", "x.weight", {37, 128}), 2 * (4736 / 2 + 4 * 37));
@@ -211,6 +215,44 @@ TEST_F(Plan, SaysWhichFlagsMakeItFit) {
   const auto text = printed({"--per_device_train_batch_size", "2", "--max_seq_len", "2048", "--max_memory", "24GB"});
   EXPECT_NE(text.find("more than the 24GB of --max_memory"), std::string::npos) << text;
   EXPECT_NE(text.find("it would fit with"), std::string::npos) << text;
+}
+
+/// The flags of all ways, one a line.
+std::string flags_of(const std::vector<Remedy>& ways) {
+  std::string text;
+  for (const auto& way : ways)
+    for (const auto& flag : way.flags) text += flag + '\n';
+  return text;
+}
+
+TEST_F(Plan, ASmallerBatchIsCountedWithTheAccumulationThatItAsksFor) {
+  PlanRequest request;
+  request.ranks = 4;
+  request.batch = {.rows = 8, .length = 2048, .checkpointing = false};
+  const auto tensors = llama_70b();
+  auto smaller = request;
+  smaller.batch.rows = 1;
+  const auto without = plan_for(smaller, tensors).total();
+  smaller.batch.accumulation = Accumulation::kUnsharded;
+  const auto with = plan_for(smaller, tensors).total();
+  ASSERT_GT(with, without);
+  for (const auto budget : {without + kProgramBytes, with + kProgramBytes})
+    for (const auto& way : ways_to_fit(request, tensors, budget))
+      if (way.flags.size() == 1 && way.flags[0].starts_with("--per_device_train_batch_size 1")) {
+        EXPECT_EQ(way.bytes, with + kProgramBytes) << way.flags[0];
+      }
+}
+
+TEST_F(Plan, WaysNameAllThatTheyCount) {
+  PlanRequest request;
+  request.batch = {.rows = 1, .length = 128};
+  const auto tensors = llama_70b();
+  const auto lora = flags_of(ways_to_fit(request, tensors, 200'000'000'000));
+  EXPECT_NE(lora.find("--use_peft_lora true --lora_r 8 --lora_target_modules all-linear"), std::string::npos) << lora;
+  request.adapter.emplace();
+  request.packed = {.bits = 8};
+  const auto four_bits = flags_of(ways_to_fit(request, tensors, 30'000'000'000));
+  EXPECT_NE(four_bits.find("--load_in_8bit false --load_in_4bit true"), std::string::npos) << four_bits;
 }
 
 TEST_F(Plan, EveryPartOfTheSumIsPrinted) {

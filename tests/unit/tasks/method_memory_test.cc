@@ -272,6 +272,38 @@ TEST_P(MethodMemory, ARunPlansWhatEstimateSays) {
   }
 }
 
+// Its weight is read by its own call, so the loss does not make the logits in parts (models/causal_lm_head.cc).
+TEST(MethodMemoryOfModels, OfAHeadWithAnAdapterAllLogitsAreCounted) {
+  constexpr std::int64_t kRows = 64, kLength = 1024, kClasses = 96;
+  const auto loss_with = [&](const std::string& target) {
+    auto options = adapted_llama({{"peft_type", "LORA"}, {"r", 2}, {"target_modules", {target}}});
+    options.fsdp.wrap = nullptr;
+    const auto group = comm::make_solo();
+    std::vector<double> bytes;
+    options.before_sharding = [&](const Assembled& model, const fsdp::FsdpOptions& fsdp) {
+      const PlanSettings settings{
+          .model_folder = kLlama, .optim = "adamw_torch", .batch = {.rows = kRows, .length = kLength}};
+      auto there = fsdp;
+      there.device = at::kCUDA;
+      there.state_on = fsdp::StateOn::kDevice;
+      for (const auto& plan : {plan_rank(model, fsdp, settings, *group), plan_device(model, there, settings, *group)}) {
+        auto& found = bytes.emplace_back(0);
+        for (const auto& part : plan.parts)
+          if (part.what == std::string("logits and their gradient")) found = static_cast<double>(part.bytes);
+      }
+    };
+    assemble(options, group);
+    return bytes;
+  };
+  const auto adapted = loss_with("lm_head"), plain = loss_with("q_proj");
+  ASSERT_EQ(adapted.size(), 2U);
+  constexpr double kLogits = kRows * kLength * kClasses;
+  for (std::size_t i = 0; i < 2; ++i) {
+    EXPECT_GE(adapted[i], 12 * kLogits) << i;
+    EXPECT_LT(plain[i], adapted[i] - 4 * kLogits) << i;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Registry, MethodMemory, testing::ValuesIn(cases()), name_of);
 
 }  // namespace
