@@ -36,9 +36,11 @@ constexpr long kLongestKeepAlive = 3600;
 /// False at the deadline.
 bool wait_for(int fd, short events, Deadline deadline) {
   pollfd waiting{fd, events, 0};
-  int ready = 0;
-  while ((ready = ::poll(&waiting, 1, milliseconds_until(deadline))) < 0 && errno == EINTR) continue;
-  return ready > 0;
+  while (true) {
+    const int ready = ::poll(&waiting, 1, milliseconds_until(deadline));
+    if (ready != 0 && !(ready < 0 && errno == EINTR)) return ready > 0;
+    if (ready == 0 && std::chrono::steady_clock::now() >= deadline) return false;
+  }
 }
 
 std::string address_of(const Descriptor& socket, int (*ask)(int, sockaddr*, socklen_t*)) {

@@ -96,13 +96,13 @@ std::string where(const LaunchPlan& plan, const std::vector<int>& machines) {
                      machines.size() == 1 ? "" : "s", fmt::join(machines, ", "));
 }
 
-/// Where the reader of this process's output goes (a pipe's other end, a closed connection), the ranks must not go with
-/// it. Blocked, not ignored: ranks begin with nothing blocked.
-void outlive_readers() {
-  sigset_t pipe;
-  sigemptyset(&pipe);
-  sigaddset(&pipe, SIGPIPE);
-  ::sigprocmask(SIG_BLOCK, &pipe, nullptr);
+/// Where output goes nowhere any more (the other end of a pipe has closed, a file may not grow), the ranks must not go
+/// with it. Blocked, not ignored: ranks begin with nothing blocked.
+void outlive_output() {
+  sigset_t lost;
+  sigemptyset(&lost);
+  for (const int signal : {SIGPIPE, SIGXFSZ}) sigaddset(&lost, signal);
+  ::sigprocmask(SIG_BLOCK, &lost, nullptr);
 }
 
 }  // namespace
@@ -146,7 +146,7 @@ int run_launch(const LaunchPlan& plan) {
   }
   // CUDA cannot be taken along through fork, and a library may have begun with it.
   options.fork_ranks = plan.is_task && ranks_here(plan.accelerate) > 1 && !has_gpu();
-  outlive_readers();
+  outlive_output();
   LaunchPlan now = plan;
   std::vector<int> machines(static_cast<std::size_t>(plan.accelerate.num_machines));
   std::iota(machines.begin(), machines.end(), 0);

@@ -68,6 +68,17 @@ TEST(LaunchOutput, AFullDiskIsAnErrorAtTheEnd) {
   for (const char* rank : {"0", "1"}) EXPECT_TRUE(std::filesystem::exists(done + rank));
 }
 
+TEST(LaunchOutput, AFileThatMayNotGrowIsAnErrorAtTheEnd) {
+  const test::TempFolder folder("launch_limited");
+  const std::string done = folder.path() + "/done";
+  const Finished r =
+      run_shell_launch({"--num_processes", "2", "--log_dir", folder.path() + "/logs"},
+                       "ulimit -f unlimited; seq 10000; touch " + done + "$RANK", ">/dev/null", "ulimit -S -f 8;");
+  EXPECT_EQ(r.exit_code, 1);
+  EXPECT_SAYS(r.err, "logs' has of the ranks is not whole: File too large");
+  for (const char* rank : {"0", "1"}) EXPECT_TRUE(std::filesystem::exists(done + rank));
+}
+
 TEST(LaunchOutput, AReaderWhoStandsStillDoesNotHoldTheLauncher) {
   Subprocess p(shell_launch({"--tee", "3"}, "echo ready; exec yes", "2>&1"));
   ASSERT_TRUE(p.wait_for_output("ready"));
