@@ -25,6 +25,8 @@ using config::ShardingStrategy;
 
 // So that no sum of bytes is more than an integer holds.
 constexpr std::int64_t kLargestRank = 1 << 20;
+constexpr int kMostRanks = 1'000'000;
+constexpr int kMostBatches = 16384;    // of a step that is played
 constexpr double kMostPairs = 0x1p48;  // of tokens of a row, in all rows
 
 /// Elements of the largest block, or of the largest module outside blocks.
@@ -247,6 +249,11 @@ void check_cluster_flags(const EstimateOptions& o, config::Problems& problems) {
     problems.attempt([&] { (void)parse_byte_rate(o.link, "link"); });
     problems.require(o.max_seq_length > 0, "--link: step times need the tokens of a row; give --max_seq_length",
                      "max_seq_length");
+    problems.require(
+        o.gradient_accumulation_steps <= kMostBatches,
+        fmt::format("--link: steps of at most {} micro-batches are played, --gradient_accumulation_steps is {}",
+                    grouped(kMostBatches), grouped(o.gradient_accumulation_steps)),
+        "gradient_accumulation_steps");
   }
   problems.attempt([&] { (void)parse_seconds(o.latency, "latency"); });
   if (!o.flops_per_rank.empty()) problems.attempt([&] { (void)parse_flop_rate(o.flops_per_rank, "flops_per_rank"); });
@@ -338,7 +345,7 @@ std::optional<EstimateOptions> parse_estimate(const std::vector<std::string>& ar
   if (ranks_per_host) {
     problems.require(!table.given("num_processes"), "--num_processes and --ranks_per_host exclude each other",
                      "ranks_per_host");
-    problems.require(*ranks_per_host >= 1 && *ranks_per_host <= 1'000'000 / std::max(1, o.num_machines),
+    problems.require(*ranks_per_host >= 1 && *ranks_per_host <= kMostRanks / std::max(1, o.num_machines),
                      "--ranks_per_host must be at least 1, and with --hosts no more than a million ranks",
                      "ranks_per_host");
     o.num_processes = *ranks_per_host * o.num_machines;
@@ -346,7 +353,8 @@ std::optional<EstimateOptions> parse_estimate(const std::vector<std::string>& ar
   if (o.on_gpu() && !table.given("num_processes") && !ranks_per_host) o.num_processes = std::max(1, o.num_machines);
   check_cluster_flags(o, problems);
   check_device_flags(o, problems);
-  problems.require(o.num_processes >= 1, "--num_processes must be at least 1", "num_processes");
+  problems.require(o.num_processes >= 1 && o.num_processes <= kMostRanks,
+                   fmt::format("--num_processes must be 1 to {}", grouped(kMostRanks)), "num_processes");
   problems.require(o.adapter.lora_r >= 1 && o.adapter.lora_r <= kLargestRank,
                    fmt::format("--lora_r must be 1 to {}", grouped(kLargestRank)), "lora_r");
   problems.require(o.num_machines >= 1 && o.num_processes % std::max(1, o.num_machines) == 0,

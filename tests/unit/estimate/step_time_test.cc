@@ -283,6 +283,9 @@ TEST(ClusterFlags, ThatContradictEachOtherAreRefused) {
   EXPECT_TRUE(has(refused({"--link", "25"}), "a rate like 25GB/s"));
   EXPECT_TRUE(has(refused({"--link", "25GB/s", "--max_seq_length", "0"}), "--max_seq_length"));
   EXPECT_TRUE(has(refused({"--gradient_accumulation_steps", "0"}), "at least 1"));
+  EXPECT_TRUE(has(refused({"--gradient_accumulation_steps", "16385", "--link", "25GB/s"}), "at most 16,384"));
+  EXPECT_EQ(refused({"--gradient_accumulation_steps", "16385"}), "") << "no step is played";
+  EXPECT_TRUE(has(refused({"--num_processes", "1000001", "--hosts", "1000001"}), "1 to 1,000,000"));
   for (const char* length : {"16777217", "4611686018427387904"})
     EXPECT_TRUE(has(refused({"--max_seq_length", length}), "16,777,216 tokens are the most")) << length;
   EXPECT_TRUE(has(refused({"--max_seq_length", "16777216", "--per_device_train_batch_size", "2"}), "2 row(s)"));
