@@ -62,7 +62,9 @@ template <class Text>
 std::string list_line(const std::string& title, NamedNumbers numbers, std::optional<int> columns, const Text& text) {
   if (numbers.empty()) return "";
   std::erase_if(numbers, [](const auto& item) { return !(item.second > 0); });
-  std::stable_sort(numbers.begin(), numbers.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
+  std::sort(numbers.begin(), numbers.end(), [](const auto& a, const auto& b) {
+    return a.second != b.second ? a.second > b.second : a.first < b.first;
+  });
   double total = 0;
   for (const auto& [name, value] : numbers) total += value;
   std::string line = fmt::format("{:<{}}", title, kNameWidth);
