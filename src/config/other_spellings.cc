@@ -21,6 +21,7 @@ constexpr Spelling kSpellings[] = {
     {"base_model", "model_name_or_path"},
     {"dataset", "dataset_name"},
     {"dataset_dir", "dataset_name"},
+    {"task_name", "dataset_name"},
     {"train_file", "dataset_name"},
     {"block_size", "max_seq_length"},
     {"cutoff_len", "max_seq_length"},
