@@ -3,7 +3,7 @@
 #   #include "tessera/NAME/x.h"   #include "NAME/y.h"
 # fmt is the system's: torch's include folder carries another version of its headers, so the system's come first, through a folder
 # that holds nothing else. Header-only, fmt takes three seconds of every source's compile time.
-# Every room but base, formats, config, families, hub, text, chat, launch, estimate, report and cli links libtorch (and, through it, needs no more than ATen's slim headers).
+# Every room but base, formats, config, families, hub, text, chat, terminal, launch, estimate, report and cli links libtorch (and, through it, needs no more than ATen's slim headers).
 # tessera_batches(OUT NAME ROOT sources...): sets OUT to files that include TESSERA_BATCH of the sources each, by their paths below
 # ROOT (an include folder). Most of a source's compile time is its headers' and their templates'; so these share them. CMake's own
 # unity builds write absolute paths, which keeps ccache from knowing the same sources in another checkout. Highway's sources
@@ -36,7 +36,7 @@ function(tessera_batches out name root)
   set(${out} ${result} PARENT_SCOPE)
 endfunction()
 
-set(rooms_without_torch "^(base|formats|config|families|hub|text|chat|launch|estimate|report|cli)$")
+set(rooms_without_torch "^(base|formats|config|families|hub|text|chat|terminal|launch|estimate|report|cli)$")
 get_target_property(fmt_headers fmt::fmt INTERFACE_INCLUDE_DIRECTORIES)
 file(MAKE_DIRECTORY "${PROJECT_BINARY_DIR}/fmt")
 file(CREATE_LINK "${fmt_headers}/fmt" "${PROJECT_BINARY_DIR}/fmt/fmt" SYMBOLIC)

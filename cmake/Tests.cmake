@@ -54,7 +54,7 @@ function(tessera_tests name folder)
     ENVIRONMENT "OMP_NUM_THREADS=${threads};OMP_WAIT_POLICY=PASSIVE;HF_HUB_OFFLINE=1")  # no test asks the real Hub
 endfunction()
 
-foreach(room base formats tensor config families hub comm io text chat data optim nn quant models peft fsdp checkpoint report launch estimate train tasks verify cli worker)
+foreach(room base formats tensor config families hub comm io text chat terminal data optim nn quant models peft fsdp checkpoint report launch estimate train tasks verify cli worker)
   tessera_tests(unit_${room} unit/${room} tessera_${room})
 endforeach()
 tessera_tests(unit_preference unit/preference tessera_tasks)

@@ -19,6 +19,8 @@ const std::vector<EnvironmentVariable>& environment_variables() {
       {"TESSERA_DEVICE_KERNELS",
        "kernels for GPUs: a file in place of libtessera_cuda.so beside the program, or none (libtorch's operators "
        "compute)"},
+      {"TESSERA_CHAT_HISTORY",
+       "the file of what was typed into tessera chat, or none (default: tessera/chat_history in XDG_STATE_HOME)"},
       {"HF_HOME",
        "Hugging Face's folder: accelerate/default_config.yaml, hub and token below it (default: ~/.cache/huggingface)"},
       {"HF_HUB_CACHE", "the cache of models and data sets (default: hub in HF_HOME)"},
@@ -30,6 +32,8 @@ const std::vector<EnvironmentVariable>& environment_variables() {
       {"HF_HUB_OFFLINE", "1: nothing is downloaded, the cache must do; likewise TRANSFORMERS_OFFLINE"},
       {"TRANSFORMERS_OFFLINE", "the same"},
       {"XDG_CACHE_HOME", "the folder that stands for ~/.cache"},
+      {"XDG_STATE_HOME", "the folder that stands for ~/.local/state"},
+      {"TERM", "dumb: tessera chat reads lines without keys that edit them"},
       {"HOME", "where ~ is (default: what the system has on record for the user)"},
       {"PATH", "where `tessera launch PROGRAM` looks"},
       {"RANK", "this process's rank (torchrun's name; set by tessera launch)"},

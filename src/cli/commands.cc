@@ -25,6 +25,7 @@ std::string help() {
 }
 
 int run_unguarded(const Arguments& args, std::ostream& out, std::ostream& err) {
+  if (args.size() == 2 && args[0] == "help") return run_unguarded({args[1], "--help"}, out, err);
   if (args.empty() || args[0] == "--help" || args[0] == "-h" || args[0] == "help") {
     (args.empty() ? err : out) << help();
     return args.empty() ? kConfigError : kSuccess;
@@ -42,8 +43,10 @@ int run_unguarded(const Arguments& args, std::ostream& out, std::ostream& err) {
     if (command.function == nullptr) become_worker(name, rest);
     return command.function(rest, out, err);
   }
-  throw ConfigError(
-      fmt::format("unknown command '{}'{}; 'tessera --help' lists all", args[0], did_you_mean(args[0], names)));
+  const std::string meant = did_you_mean(args[0], names);
+  throw ConfigError(fmt::format(
+      "unknown command '{}'{}; 'tessera --help' lists all", args[0],
+      meant.empty() ? " (training is sft, seq2seq, summarize, classify, dpo, orpo, cpo, kto or reward)" : meant));
 }
 
 }  // namespace

@@ -35,7 +35,7 @@ class Questions {
 
 /// A menu: up and down (or k and j), digits, Enter. Returns the chosen place. The terminal is as before when it
 /// returns; Ctrl-C ends the process as it does elsewhere.
-std::size_t choose_on_terminal(int terminal, std::ostream& out, const std::vector<std::string>& choices,
+std::size_t choose_on_terminal(int input, std::ostream& out, const std::vector<std::string>& choices,
                                std::size_t proposed);
 
 }  // namespace tessera::cli

@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/json_text.h"
-#include "base/nearest.h"
+#include "config/other_spellings.h"
 #include "tessera/base/error.h"
 
 namespace tessera::config {
@@ -279,7 +279,7 @@ void OptionTable::remember(Scan& scan, Option& option, std::vector<std::string> 
 
 void OptionTable::scan_unknown(Scan& scan, const std::string& flag) {
   scan.any_unknown = true;
-  scan.problems.add(fmt::format("unknown flag {}{}", flag, did_you_mean(flag, names_that_work())), plain(flag));
+  scan.problems.add(fmt::format("unknown flag {}{}", flag, meant_by(flag, names_that_work())), plain(flag));
   scan.problems.set_hint(fmt::format("'{} --help' lists all flags", command_));
 }
 
@@ -423,8 +423,7 @@ void OptionTable::read_file(const std::string& path, Problems& problems) {
     }
     problems.attempt([&] { known = assign(entry.key, entry.value, where); });
     if (known) continue;
-    problems.add(fmt::format("{}unknown option '{}'{}", where, entry.key,
-                             did_you_mean("--" + plain(entry.key), names_that_work())),
+    problems.add(fmt::format("{}unknown option '{}'{}", where, entry.key, meant_by(entry.key, names_that_work())),
                  entry.key);
     problems.set_hint(fmt::format("'{} --help' lists all options", command_));
   }

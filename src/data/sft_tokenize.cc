@@ -96,8 +96,9 @@ RowKind kind_of_row(const chat::Dict& row, const std::string& text_field, const 
     if (key.is_text()) columns.push_back(key.text());
   throw DataError(
       fmt::format("{}: no column to learn from; expected messages or conversations, prompt and completion, instruction "
-                  "and output, input_ids, or the text column '{}' (--dataset_text_field); found {}",
-                  where, text_field, columns.empty() ? "no columns" : fmt::format("{}", fmt::join(columns, ", "))));
+                  "and output, input_ids, or the text column '{}' (--dataset_text_field); found {}{}",
+                  where, text_field, columns.empty() ? "no columns" : fmt::format("{}", fmt::join(columns, ", ")),
+                  has("chosen") && has("rejected") ? ", which 'tessera dpo' (orpo, cpo, reward) learns from" : ""));
 }
 
 struct SftTokenizer::Conversation {

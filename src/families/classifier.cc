@@ -24,6 +24,12 @@ bool is_classifier(const ConfigReader& in) {
   return !names.empty() && names.front().ends_with("ForSequenceClassification");
 }
 
+bool is_body_alone(const ConfigReader& in) {
+  const auto names = in.get<std::vector<std::string>>("architectures", {});
+  return !names.empty() && names.front().ends_with("Model") && !names.front().ends_with("HeadModel") &&
+         !names.front().ends_with("HeadsModel");
+}
+
 ClassifierConfig parse_classifier(const ConfigReader& in) {
   const bool listed = in.has("id2label") && in.at("id2label").is_object();
   const auto given = in.positive("num_labels", 2);

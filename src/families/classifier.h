@@ -19,6 +19,9 @@ struct ClassifierConfig {
 /// Whether "architectures" names a sequence classifier.
 bool is_classifier(const ConfigReader& in);
 
+/// Whether "architectures" names a body without a head: BertModel, LlamaModel, but not GPT2LMHeadModel.
+bool is_body_alone(const ConfigReader& in);
+
 /// "num_labels", or the size of "id2label"; "problem_type". ConfigError for values out of range.
 ClassifierConfig parse_classifier(const ConfigReader& in);
 

@@ -473,9 +473,9 @@ std::optional<GgufPlace> gguf_place(const std::string& family, const std::string
     const std::string suffix = end == ".gamma" ? ".weight" : end == ".beta" ? ".bias" : end;
     return GgufPlace{block + n.stored + suffix, n.how, expert.value_or(-1)};
   }
-  const std::string base = "transformer.";  // GPT-2's and BLOOM's own files leave it out
-  const bool may_lack_base = std::string(f.stacks[0].layers).starts_with(base) && !name.starts_with(base);
-  return may_lack_base && name != "lm_head.weight" ? gguf_place(family, base + name) : std::nullopt;
+  // Files of a body alone leave the first part out: LlamaModel's, GPT-2's and BLOOM's own.
+  const std::string layers = f.stacks[0].layers, base = layers.substr(0, layers.find('.') + 1);
+  return !name.starts_with(base) && name != "lm_head.weight" ? gguf_place(family, base + name) : std::nullopt;
 }
 
 std::vector<GgufView> gguf_views(const io::GgufFile& file) {

@@ -193,6 +193,8 @@ void load_weights(nn::HookedModule& model, const io::TensorSource& source);
 void check_weights(const nn::HookedModule& model, const io::TensorSource& source);
 /// Parameters that the source has no tensor for, but for those of adapters.
 std::vector<std::string> missing_weights(const nn::HookedModule& model, const io::TensorSource& source);
+/// Whether something is missing, and all of it is of the head.
+bool lacks_head_alone(const nn::HookedModule& model, const io::TensorSource& source);
 /// Tensors of the source that are no parameter's, but for those that some versions write and nobody needs.
 std::vector<std::string> unused_weights(const nn::HookedModule& model, const io::TensorSource& source);
 /// "a, b, c, d, e and 3 more".

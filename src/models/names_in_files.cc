@@ -67,6 +67,13 @@ bool NamesInFiles::is_table(const std::string& parameter) {
   return is_any_of(kTables, parameter) || is_any_of(kHeads, parameter);
 }
 
+bool NamesInFiles::is_of_head(const std::string& parameter) const {
+  return std::any_of(kTables.begin(), kTables.end(), [&](const std::string& table) {
+    const auto dot = table.find('.');
+    return parameters_.contains(table) && table != kSharedByT5 && parameter.compare(0, dot + 1, table, 0, dot + 1) != 0;
+  });
+}
+
 std::string NamesInFiles::parameter_of(const std::string& name) const {
   if (parameters_.contains(name)) return name;
   const auto found = aliases_.find(name);

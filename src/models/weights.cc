@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <set>
 
 #include "formats/weight_names.h"
@@ -38,6 +39,13 @@ std::vector<std::string> missing_weights(const nn::HookedModule& model, const io
   for (const auto& item : model.named_parameters())
     if (!adapters.contains(item.key()) && names.in(source, item.key()).empty()) missing.push_back(item.key());
   return missing;
+}
+
+bool lacks_head_alone(const nn::HookedModule& model, const io::TensorSource& source) {
+  const NamesInFiles names(model);
+  const auto missing = missing_weights(model, source);
+  return !missing.empty() &&
+         std::all_of(missing.begin(), missing.end(), [&](const std::string& name) { return names.is_of_head(name); });
 }
 
 void check_weights(const nn::HookedModule& model, const io::TensorSource& source) {

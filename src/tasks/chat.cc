@@ -9,15 +9,18 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <ostream>
 #include <utility>
 
+#include "base/env.h"
 #include "tasks/conversation.h"
 #include "tasks/left_padding.h"
 #include "tasks/opened_model.h"
 #include "tasks/positions_note.h"
+#include "terminal/line_editor.h"
 #include "tessera/base/error.h"
 #include "tessera/comm/communicator.h"
 
@@ -106,6 +109,14 @@ class InputLines {
   std::string buffer_;
 };
 
+/// Empty: none is wished.
+std::string history_file() {
+  const auto named = environment("TESSERA_CHAT_HISTORY");
+  if (named == "none") return "";
+  return expanded_path(
+      named.value_or(environment("XDG_STATE_HOME").value_or("~/.local/state") + "/tessera/chat_history"));
+}
+
 class ChatLoop {
  public:
   ChatLoop(const GenerateOptions& options, std::ostream& out, std::ostream& err)
@@ -124,11 +135,11 @@ class ChatLoop {
   int run() {
     for (const auto& note : opened_.loaded.notes) err_ << note << "\n";
     if (is_terminal_) err_ << "/reset forgets the conversation, /exit or Ctrl-D leaves, Ctrl-C ends an answer\n";
+    if (is_edited_) keep_history([&] { history_.open(history_file()); });
     while (true) {
-      if (is_terminal_) err_ << "> " << std::flush;
-      const auto line = lines_.next();
-      if (CtrlC::take()) {
-        err_ << "\n";
+      const auto line = is_edited_ ? edited() : plain();
+      if (is_interrupted_ || CtrlC::take()) {
+        if (!is_edited_) err_ << "\n";
         return 128 + SIGINT;
       }
       if (!line || *line == "/exit") break;
@@ -138,16 +149,39 @@ class ChatLoop {
   }
 
  private:
+  std::optional<std::string> edited() {
+    auto [how, text] = editor_.read("> ");
+    is_interrupted_ = how == terminal::Typed::How::kInterrupted;
+    if (how != terminal::Typed::How::kEntered) return {};
+    keep_history([&] { history_.add(text); });
+    return std::move(text);
+  }
+
+  std::optional<std::string> plain() {
+    if (is_terminal_) err_ << "> " << std::flush;
+    return lines_.next();
+  }
+
+  /// A chat goes on without a file.
+  void keep_history(const std::function<void()>& step) {
+    try {
+      step();
+    } catch (const Error& e) {
+      err_ << "what is typed is kept until the end of this chat only: " << e.what()
+           << "\nTESSERA_CHAT_HISTORY names another file, or none\n";
+    }
+  }
+
   void obey(const std::string& line) {
     constexpr std::size_t kLongestTyped = 4095;  // Linux drops what follows, up to the end of the line
-    if (line.find_first_not_of(" \t\r") == std::string::npos) return;
-    if (is_terminal_ && line.size() >= kLongestTyped) {
+    if (line.find_first_not_of(" \t\r\n") == std::string::npos) return;
+    if (is_terminal_ && !is_edited_ && line.size() >= kLongestTyped) {
       err_ << "a line at a terminal has less than 4095 bytes, and the rest of this one is lost: it is not answered. "
               "Longer ones come through a pipe: tessera chat ... < FILE\n";
     } else if (line == "/reset") {
       reset();
       err_ << "the conversation begins anew\n";
-    } else if (line[0] == '/' && line.find(' ') == std::string::npos) {
+    } else if (line[0] == '/' && line.find_first_of(" \n") == std::string::npos) {
       err_ << "unknown command '" << line << "'; there are /reset and /exit\n";
     } else {
       answer(line);
@@ -197,10 +231,13 @@ class ChatLoop {
   OpenedModel opened_;
   ConversationRenderer renderer_;
   ChatMessages messages_;
-  InputLines lines_;
-  CtrlC ctrl_c_;
-  bool told_length_ = false;
   const bool is_terminal_ = ::isatty(STDIN_FILENO) == 1;
+  const bool is_edited_ = is_terminal_ && ::isatty(STDERR_FILENO) == 1 && environment("TERM") != "dumb";
+  InputLines lines_;
+  terminal::History history_;
+  terminal::LineEditor editor_{STDIN_FILENO, STDERR_FILENO, history_};
+  CtrlC ctrl_c_;
+  bool is_interrupted_ = false, told_length_ = false;
 };
 
 }  // namespace

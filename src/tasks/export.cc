@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <ostream>
 
@@ -10,8 +11,11 @@
 #include "base/open_file.h"
 #include "checkpoint/open_state.h"
 #include "config/options.h"
+#include "families/classifier.h"
 #include "families/config_reader.h"
 #include "hub/model_folder.h"
+#include "io/safetensors_dtype.h"
+#include "models/check_sizes.h"
 #include "models/gguf_model.h"
 #include "models/model.h"
 #include "tasks/export_gguf.h"
@@ -42,33 +46,38 @@ std::string adapter_config_folder(const ExportOptions& o, const std::string& fou
   return folder;
 }
 
-/// An adapter as it is: its tensors, streamed one by one, and the files beside it.
+/// Tensors as they are, streamed one by one; `dtype`: of those that are no integers, unset: their own.
+void copy_tensors(const io::TensorSource& source, const std::string& file, std::optional<at::ScalarType> dtype,
+                  const std::function<std::string(const std::string&)>& stored_name) {
+  std::vector<io::TensorInfo> infos = source.tensors();
+  for (auto& info : infos) {
+    info.name = stored_name(info.name);
+    info.dtype = checkpoint::stored_as(info.dtype, dtype);
+  }
+  io::SafetensorsWriter writer(file, infos);
+  for (const auto& info : source.tensors())
+    writer.write(stored_name(info.name), checkpoint::to_stored(io::read_tensor(source, info.name),
+                                                               checkpoint::stored_as(info.dtype, dtype), info.name));
+  writer.commit();
+}
+
+/// An adapter as it is, and the files beside it.
 std::string export_adapter(const ExportOptions& o, const checkpoint::OpenedState& state) {
   const std::string config_folder = adapter_config_folder(o, state.found);
   const std::string config_file = config_folder + "/adapter_config.json", config = read_file(config_file);
   families::read_json(config_file);  // whatever the method, it is a JSON object
   ensure_writable_folder(o.output);
-  std::vector<io::TensorInfo> infos = state.source->tensors();
   const auto stored_name = [](std::string name) {  // PEFT drops the adapter's own name
     if (const auto at = name.find(".default"); at != std::string::npos) name.erase(at, 8);
     return name;
   };
-  const auto dtype = checkpoint::chosen_dtype(o.dtype);
-  for (auto& info : infos) {
-    info.name = stored_name(info.name);
-    info.dtype = checkpoint::stored_as(info.dtype, dtype);
-  }
-  io::SafetensorsWriter writer(o.output + "/adapter_model.safetensors", infos);
-  for (const auto& info : state.source->tensors())
-    writer.write(stored_name(info.name), checkpoint::to_stored(io::read_tensor(*state.source, info.name),
-                                                               checkpoint::stored_as(info.dtype, dtype), info.name));
-  writer.commit();
+  copy_tensors(*state.source, o.output + "/adapter_model.safetensors", checkpoint::chosen_dtype(o.dtype), stored_name);
   write_file_atomically(o.output + "/adapter_config.json", config);
   if (const auto classes = checkpoint::read_classifier_file(config_folder))
     checkpoint::write_classifier_file(*classes, o.output);
   checkpoint::copy_model_files({.model = {}, .tokenizer = checkpoint::tokenizer_among({o.checkpoint, config_folder})},
                                o.output);
-  return fmt::format("adapter of {} tensors saved in {}\n", infos.size(), o.output);
+  return fmt::format("adapter of {} tensors saved in {}\n", state.source->tensors().size(), o.output);
 }
 
 /// A GGUF file's weights have the names of the folder that it was made from.
@@ -88,13 +97,37 @@ std::string config_folder(const ExportOptions& o) {
                     "model_name_or_path");
 }
 
+/// A model's body without a head (BertModel, LlamaModel) as it is.
+std::string export_body(const ExportOptions& o, const checkpoint::OpenedState& state, const std::string& folder) {
+  if (!o.packed.type.empty())
+    throw ConfigError(
+        "--type: '" + folder + "' is the body of a model without its head, which 'tessera quantize' packs", "type");
+  const auto json = models::read_model_config(folder);
+  auto dtype = checkpoint::chosen_dtype(o.dtype);
+  if (!dtype)
+    dtype = io::safetensors_dtype(families::stored_dtype(families::ConfigReader(json, folder + "/config.json")));
+  models::check_sizes(folder, *state.source);
+  ensure_writable_folder(o.output);
+  copy_tensors(*state.source, o.output + "/model.safetensors", dtype, [](const std::string& name) { return name; });
+  checkpoint::copy_model_files({.model = folder, .tokenizer = checkpoint::tokenizer_among({o.checkpoint, folder})},
+                               o.output, {.dtype = dtype});
+  return fmt::format("body of {} tensors, without a head, saved in {}\n", state.source->tensors().size(), o.output);
+}
+
+bool is_body_alone(const std::string& folder) {
+  const auto json = models::read_model_config(folder);
+  return families::is_body_alone(families::ConfigReader(json, folder + "/config.json"));
+}
+
 std::string export_model(const ExportOptions& o, const checkpoint::OpenedState& state, const std::string& adapter,
                          const std::shared_ptr<comm::Communicator>& group) {
   const std::string folder = config_folder(o);
   if (adapter.empty()) {
     const auto packed = models::packed_in_folder(state.source, folder);
-    const auto missing =
-        models::missing_weights(*models::build_model(folder, nullptr), packed ? *packed : *state.source);
+    const auto model = models::build_model(folder, nullptr);
+    if (!packed && is_body_alone(folder) && models::lacks_head_alone(*model, *state.source))
+      return group->rank() > 0 ? "" : export_body(o, state, folder);
+    const auto missing = models::missing_weights(*model, packed ? *packed : *state.source);
     if (!missing.empty())
       throw DataError(fmt::format("'{}' lacks the tensors {}; do config.json and the checkpoint belong together?",
                                   state.found, models::few_of(missing)),

@@ -93,7 +93,8 @@ complete -o default -F _tessera tessera
 
 /// A function for each command, whose flags take files unless their choices are known.
 std::string zsh_script(const Commands& commands) {
-  std::string out = "#compdef tessera\n# zsh completion for tessera: save it as _tessera in a folder of $fpath\n";
+  std::string out =
+      "#compdef tessera\n# zsh completion for tessera: save it as _tessera in a folder of $fpath, or source it\n";
   std::string cases;
   for (const DescribedCommand& command : commands) {
     if (command.name.find(' ') != std::string::npos) continue;
@@ -103,7 +104,7 @@ std::string zsh_script(const Commands& commands) {
       arguments += fmt::format(" \\\n            '{}[{}]:value:{}'", flag->names[0],
                                without(brief(flag->help), "'[]:\\"), values);
     }
-    const char* rest = command.name == "launch" ? "'*::task:_tessera'" : "'*:file:_files'";
+    const char* rest = command.name == "launch" ? "'*::task:_tessera_command'" : "'*:file:_files'";
     cases += fmt::format("        {}) _arguments{} \\\n            '--help[list the flags]' {} ;;\n", command.name,
                          arguments, rest);
   }
@@ -111,21 +112,29 @@ std::string zsh_script(const Commands& commands) {
   for (const DescribedCommand& command : commands)
     if (command.name.find(' ') == std::string::npos)
       names += fmt::format("        '{}:{}'\n", command.name, without(brief(command.help), "':\\"));
-  return out + fmt::format(R"sh(_tessera() {{
+  return out + fmt::format(R"sh(# The words are a command and what belongs to it.
+_tessera_command() {{
     local -a commands
     commands=(
 {}    )
     local context state line
-    if (( CURRENT == 2 )); then
+    if (( CURRENT == 1 )); then
         _describe command commands
         return
     fi
-    shift words
-    (( CURRENT-- ))
     case "$words[1]" in
 {}    esac
 }}
-_tessera "$@"
+_tessera() {{
+    shift words
+    (( CURRENT-- ))
+    _tessera_command
+}}
+if [[ $funcstack[1] == _tessera ]]; then
+    _tessera "$@"
+else
+    compdef _tessera tessera  # of a script that is sourced
+fi
 )sh",
                            names, cases);
 }

@@ -62,6 +62,12 @@ TEST(Cli, UnknownCommandsAreNamedWithTheNearest) {
   const Finished r = tessera({"lunch"});
   EXPECT_EQ(r.exit_code, 2);
   EXPECT_EQ(r.err, "tessera error: unknown command 'lunch' (did you mean 'launch'?); 'tessera --help' lists all\n");
+  EXPECT_SAYS(tessera({"train"}).err, "unknown command 'train' (training is sft, seq2seq, ");
+}
+
+TEST(Cli, HelpOfACommandIsThatOfItsFlag) {
+  EXPECT_EQ(tessera({"help", "sft"}).out, tessera({"sft", "--help"}).out);
+  EXPECT_EQ(tessera({"help"}).out, tessera({"--help"}).out);
 }
 
 TEST(Cli, LaunchErrorsNameWhatIsWrong) {

@@ -61,6 +61,29 @@ TEST_F(Completion, BashOffersCommandsFlagsAndValues) {
     EXPECT_NE(std::find(all.begin(), all.end(), command.name), all.end()) << command.name;
 }
 
+// _arguments hands a task's words on without launch's own.
+TEST_F(Completion, ZshOffersTheFlagsOfALaunchedTask) {
+  if (test::run({"/bin/sh", "-c", "command -v zsh"}).exit_code != 0) GTEST_SKIP() << "zsh is not installed";
+  write_file_atomically(folder_.path() + "/_tessera", script("zsh"));
+  const auto described = [&](const std::string& function, const std::string& words) {
+    const Finished r =
+        test::run({"/bin/sh", "-c",
+                   "exec zsh -fc 'compdef() { print compdef $*; }; _describe() { print $1; }; "
+                   "_arguments() { print -rl -- $*; }; source \"$0\"; words=(" +
+                       words + "); CURRENT=$#words; " + function + "' '" + folder_.path() + "/_tessera'"});
+    EXPECT_EQ(r.err, "");
+    return r.out;
+  };
+  EXPECT_EQ(described("_tessera", "tessera la"), "compdef _tessera tessera\ncommand\n");
+  const std::string launch = described("_tessera", "tessera launch sf");
+  EXPECT_SAYS(launch, "--num_processes[");
+  EXPECT_SAYS(launch, "*::task:");
+  const auto at = launch.find("*::task:") + 8;
+  const std::string task = launch.substr(at, launch.find('\n', at) - at);
+  EXPECT_EQ(described(task, "sf"), "compdef _tessera tessera\ncommand\n");
+  EXPECT_SAYS(described(task, "sft --lora_al"), "--lora_alpha[");
+}
+
 TEST_F(Completion, EveryShellKnowsEveryFlagThatWorks) {
   const std::string zsh = script("zsh"), fish = script("fish"), bash = script("bash");
   int flags = 0;

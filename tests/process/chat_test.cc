@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -19,6 +20,8 @@ using nlohmann::json;
 using test::Finished;
 using test::Words;
 
+const std::string kPrompt = "\x1b[J> ", kEdited = "\x1b[?2004l";  // the editor begins, and leaves
+
 class Chat : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -27,6 +30,12 @@ class Chat : public ::testing::Test {
     config["initializer_range"] = 0.5;  // so that what comes depends on what was before
     write_file_atomically(in("config/config.json"), config.dump());
     ASSERT_EQ(test::run({TESSERA_BINARY, "init-model", in("config"), in("model")}).exit_code, 0);
+    ::setenv("TERM", "xterm", 1);
+    ::setenv("TESSERA_CHAT_HISTORY", in("history").c_str(), 1);
+  }
+  void TearDown() override {
+    ::unsetenv("TERM");
+    ::unsetenv("TESSERA_CHAT_HISTORY");
   }
   std::string in(const std::string& name) const { return folder_.path() + "/" + name; }
   Finished chat(const std::string& input, const std::string& flags = "") const {
@@ -72,18 +81,48 @@ TEST_F(Chat, TheLastMessageNeedsNoEndOfLine) {
 
 TEST_F(Chat, CtrlCEndsAnAnswerAndAtThePromptTheChat) {
   test::OnTerminal t({"chat", "--model", in("model"), "--max_new_tokens", "1000000", "--min_new_tokens", "1000000"});
-  t.answer("> ", "What is a pear?\n");
-  t.wait_for("What is a pear?\r\n");
+  t.answer(kPrompt, "What is a pear?\n");
+  t.wait_for(kEdited);
   ::usleep(300'000);  // the answer is under way: it would take minutes
   t.answer("", "\x03");
-  t.answer("\r\n> ", "/reset\n");
-  t.answer("begins anew\r\n> ", "\x03");
+  t.answer(kPrompt, "/reset\n");
+  t.wait_for("begins anew\r\n");
+  t.answer(kPrompt, "\x03");
   const int status = t.wait_status();
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 130) << status;
 }
 
-// Linux keeps 4095 bytes of a line.
+TEST_F(Chat, OnATerminalMessagesAreEditedPastedAndRemembered) {
+  const auto shown = [&](const std::string& message) {
+    std::string text = generated(json::array({said("user", message)}));
+    for (std::size_t at = 0; (at = text.find('\n', at)) != std::string::npos; at += 2) text.replace(at, 1, "\r\n");
+    return kEdited + text + "\r\n";
+  };
+  const std::string cat = shown("What is a cat?"), pasted = shown("one\ntwo");
+  test::OnTerminal t({"chat", "--model", in("model"), "--max_new_tokens", "12"});
+  t.answer(kPrompt,
+           "What is a cxt?\x1b[D\x1b[D\x7f"
+           "a\r");
+  t.wait_for(cat);
+  t.answer(kPrompt, "/reset\r");
+  t.wait_for("begins anew\r\n");
+  t.answer(kPrompt, "\x1b[200~one\rtwo\x1b[201~\r");
+  t.wait_for(pasted);
+  t.answer(kPrompt, "/reset\r");
+  t.wait_for("begins anew\r\n");
+  t.answer(kPrompt,
+           "\x12"
+           "cat\r");
+  t.wait_for(cat);
+  t.answer(kPrompt, "\x04");
+  EXPECT_EQ(t.wait_status(), 0);
+  EXPECT_EQ(read_file(in("history")),
+            "\"What is a cat?\"\n\"/reset\"\n\"one\\ntwo\"\n\"/reset\"\n\"What is a cat?\"\n");
+}
+
+// Linux keeps 4095 bytes of a line that it edits itself.
 TEST_F(Chat, ALineThatTheTerminalCutIsNotAnswered) {
+  ::setenv("TERM", "dumb", 1);
   test::OnTerminal t({"chat", "--model", in("model"), "--max_new_tokens", "2"});
   t.answer("> ", std::string(5000, 'x') + "\n");
   t.wait_for("the rest of this one is lost");

@@ -78,13 +78,18 @@ void check_has_value(const at::Tensor& parameter, const std::string& name, const
   const auto beside = options.source ? found_beside(*options.source, name) : std::vector<io::TensorInfo>();
   std::string found;
   for (const auto& info : beside) found += (found.empty() ? "" : ", ") + info.name;
-  throw DataError("parameter '" + name + "' has no value: it is not in the weight files" +
-                      (options.source ? "" : " (none were given)") + " and was not initialised" +
-                      (beside.empty() ? std::string()
-                                      : ". " + beside.front().file + " has " + found +
-                                            " in its place: a form that is not read here? Name the folder of the model "
-                                            "that it was made from"),
-                  beside.empty() ? std::string() : beside.front().file);
+  throw DataError(
+      "parameter '" + name + "' has no value: it is not in the weight files" +
+          (options.source ? "" : " (none were given)") + " and was not initialised" +
+          (beside.empty() ? std::string(options.source ? ". A folder of a body alone (\"architectures\" in "
+                                                         "config.json: LlamaModel, BertModel) has no head: "
+                                                         "name one that has it; classify and reward train a "
+                                                         "head of their own"
+                                                       : "")
+                          : ". " + beside.front().file + " has " + found +
+                                " in its place: a form that is not read here? Name the folder of the model "
+                                "that it was made from"),
+      beside.empty() ? std::string() : beside.front().file);
 }
 
 void load_slices(const Unit& unit, int rank, const FsdpOptions& options, comm::Communicator& world) {

@@ -162,6 +162,21 @@ TEST(Options, OptionalsCanBeUnset) {
   EXPECT_FALSE(s.max_steps.has_value());
 }
 
+TEST(Options, UnknownFlagsOfOtherProgramsAreTranslated) {
+  OptionTable table("tessera sample", "a sample");
+  std::int64_t ranks = 1, length = 1;
+  table.add(&ranks, {"--num_processes"}, "ranks");
+  table.add(&length, {"--max_length", "--max_seq_length"}, "tokens");
+  for (const auto& [flag, ours] : {std::pair{"--nproc-per-node", "num_processes"}, {"--cutoff_len", "max_seq_length"}})
+    try {
+      (void)table.parse({flag, "2"});
+      ADD_FAILURE() << flag;
+    } catch (const ConfigError& e) {
+      EXPECT_NE(std::string(e.what()).find(std::string(flag) + " (did you mean '--" + ours + "'?)"), std::string::npos)
+          << e.what();
+    }
+}
+
 TEST(Options, EnumerationsTakeNamesInAnyCaseAndNumbers) {
   Sample s;
   s.parse({"--mode", "half"});

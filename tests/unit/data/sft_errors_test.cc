@@ -118,6 +118,11 @@ TEST_F(SftData, UnknownColumnsAreListed) {
   expect_failure("found question, answer");
 }
 
+TEST_F(SftData, RowsOfAnotherTaskNameIt) {
+  write("train.jsonl", R"({"prompt": "a", "chosen": "b", "rejected": "c"})");
+  expect_failure("found prompt, chosen, rejected, which 'tessera dpo' (orpo, cpo, reward) learns from");
+}
+
 TEST_F(SftData, APipeOrALinkToNothingIsNoDataFile) {
   ASSERT_EQ(::mkfifo((folder_ + "/train.jsonl").c_str(), 0600), 0);
   expect_failure("train.jsonl': expected a file, found a named pipe");

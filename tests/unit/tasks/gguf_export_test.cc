@@ -573,6 +573,50 @@ TEST_F(GgufExports, WeightsThatAFolderLacksAreNamedInOtherFormsToo) {
   }
 }
 
+/// The folder's body alone, as transformers writes LlamaModel, GPT2Model and BertModel.
+void keep_body(const std::string& folder, const std::string& architecture) {
+  std::vector<std::pair<std::string, at::Tensor>> body;
+  {
+    const auto weights = models::open_model_weights(folder);
+    for (const auto& info : weights->tensors())
+      if (const auto dot = info.name.find('.');
+          info.name.find("lm_head") == std::string::npos && info.name.find("cls."))
+        body.emplace_back(info.name.substr(dot + 1), io::read_tensor(*weights, info.name).clone());
+  }
+  io::write_safetensors(folder + "/model.safetensors", body);
+  auto config = json::parse(read_file(folder + "/config.json"));
+  config["architectures"] = {architecture};
+  write_file_atomically(folder + "/config.json", config.dump());
+}
+
+TEST_F(GgufExports, ABodyAloneIsExportedWithoutAHead) {
+  const std::pair<const char*, const char*> cases[] = {{"llama", "LlamaModel"}, {"bert", "BertModel"}};
+  for (const auto& [family, architecture] : cases) {
+    const std::string model = make(family), folder = in(std::string(family) + "_body");
+    keep_body(model, architecture);
+    std::ostringstream out, err;
+    ASSERT_EQ(export_checkpoint({model, folder, "--dtype", "float32"}, out, err), 0);
+    EXPECT_SAYS(out.str(), "without a head");
+    const auto before = models::open_model_weights(model), after = models::open_model_weights(folder);
+    ASSERT_EQ(before->tensors().size(), after->tensors().size());
+    for (const auto& info : before->tensors()) {
+      EXPECT_EQ(after->find(info.name)->dtype, at::kFloat);
+      EXPECT_TRUE(at::equal(io::read_tensor(*before, info.name).to(at::kFloat), io::read_tensor(*after, info.name)));
+    }
+    const auto config = json::parse(read_file(folder + "/config.json"));
+    EXPECT_EQ(config["architectures"], json::array({architecture}));
+    EXPECT_EQ(config["torch_dtype"], "float32");
+    EXPECT_THROW(export_checkpoint({model, in("packed"), "--type", "nf4"}, out, err), ConfigError);
+  }
+}
+
+TEST_F(GgufExports, ABodyWhoseHeadIsItsTableIsWrittenLikeItsModel) {
+  const std::string model = make("llama", true);
+  const auto whole = read_file(exported(model, "f16"));
+  keep_body(model, "LlamaModel");
+  EXPECT_EQ(read_file(exported(model, "f16")), whole);
+}
+
 // Readers of the file would compute another model without a word.
 TEST_F(GgufExports, WhatTheFormatCannotSayOfAModelIsRefusedOrSaid) {
   const auto said = [&](const std::string& family, const json& more) -> std::string {

@@ -32,7 +32,6 @@ struct RanksData {
 
 /// What all ranks throw; "": nothing.
 std::string refusal(int ranks, const std::function<RanksData(int rank)>& of) {
-  std::mutex mutex;
   std::vector<std::string> said(static_cast<std::size_t>(ranks));
   comm::run_threads(ranks, [&](const std::shared_ptr<comm::Communicator>& group) {
     const RanksData mine = of(group->rank());

@@ -1,0 +1,56 @@
+#include "config/other_spellings.h"
+
+#include <algorithm>
+#include <string_view>
+
+#include "base/nearest.h"
+
+namespace tessera::config {
+namespace {
+
+struct Spelling {
+  std::string_view theirs, ours;
+};
+
+constexpr Spelling kSpellings[] = {
+    {"nproc_per_node", "num_processes"},
+    {"nnodes", "num_machines"},
+    {"node_rank", "machine_rank"},
+    {"master_addr", "main_process_ip"},
+    {"master_port", "main_process_port"},
+    {"base_model", "model_name_or_path"},
+    {"dataset", "dataset_name"},
+    {"dataset_dir", "dataset_name"},
+    {"task_name", "dataset_name"},
+    {"train_file", "dataset_name"},
+    {"block_size", "max_seq_length"},
+    {"cutoff_len", "max_seq_length"},
+    {"sequence_len", "max_seq_length"},
+    {"micro_batch_size", "per_device_train_batch_size"},
+    {"num_epochs", "num_train_epochs"},
+    {"epochs", "num_train_epochs"},
+    {"lr", "learning_rate"},
+    {"lora_rank", "lora_r"},
+    {"finetuning_type", "use_peft_lora"},
+    {"adapter", "use_peft_lora"},
+    {"template", "chat_template_path"},
+    {"model", "tokenizer"},
+    {"model_name_or_path", "tokenizer"},
+    {"load_in_4bit", "type"},
+    {"load_in_8bit", "type"},
+};
+
+}  // namespace
+
+std::string meant_by(const std::string& flag, const std::vector<std::string>& known) {
+  std::string name = flag.substr(std::min(flag.find_first_not_of('-'), flag.size()));
+  std::replace(name.begin(), name.end(), '-', '_');
+  for (const auto& [theirs, ours] : kSpellings) {
+    const std::string candidate = "--" + std::string(ours);
+    if (name == theirs && std::find(known.begin(), known.end(), candidate) != known.end())
+      return " (did you mean '" + candidate + "'?)";
+  }
+  return did_you_mean("--" + name, known);
+}
+
+}  // namespace tessera::config
