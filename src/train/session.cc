@@ -95,6 +95,7 @@ bool Session::run() {
   bar_.start_at(state_.global_step);
   if (arguments_.eval_on_start && checkpoints_.resumed_at() == 0) measure();
   if (state_.evaluation_due) evaluate_what_was_left();
+  if (!stop_) stop_early();  // as the run had that is resumed
   const auto start = Clock::now();
   TrainerCallbacks callbacks = checkpoints_.callbacks();
   callbacks.on_step = [this](const StepReport& step) {
@@ -396,14 +397,17 @@ bool Session::update_best(double value) {
   state_.evaluations_without_improvement = counts ? 0 : state_.evaluations_without_improvement + 1;
   if (better) state_.best_metric = value;
   if (better && arguments_.save_strategy != Interval::kNo) state_.best_global_step = state_.global_step;
-  if (state_.stops_early()) {
-    bar_.clear();
-    out_ << fmt::format("early stop: no improvement of {} in {} evaluations\n", arguments_.metric_for_best_model,
-                        state_.early_stopping_patience)
-         << std::flush;
-    stop_ = true;
-  }
+  stop_early();
   return better;
+}
+
+void Session::stop_early() {
+  if (!state_.stops_early()) return;
+  bar_.clear();
+  out_ << fmt::format("early stop: no improvement of {} in {} evaluations\n", arguments_.metric_for_best_model,
+                      state_.evaluations_without_improvement)
+       << std::flush;
+  stop_ = true;
 }
 
 void Session::save_checkpoint() {

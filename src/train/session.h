@@ -95,6 +95,8 @@ class Session {
   /// What the last evaluation means: to the schedule, to the best model, to early stopping.
   void judge();
   bool update_best(double value);
+  /// Where there were too many evaluations without improvement.
+  void stop_early();
   /// After an epoch's last step it waits for what the epoch's end brings: log rows and evaluations.
   void save_checkpoint();
   void save_now();

@@ -413,6 +413,20 @@ TEST_F(Sessions, EarlyStoppingEndsAfterSoManyEvaluationsWithoutImprovement) {
   EXPECT_EQ(steps_of(rows(a)), 4);
 }
 
+TEST_F(Sessions, ARunThatStoppedEarlyHasNothingLeftToDo) {
+  auto a = arguments("stopped");  // in step 6 of 8
+  a.early_stopping_patience = 1;
+  a.save_strategy = Interval::kSteps;
+  run(a);
+  a.resume_from_checkpoint = "true";
+  const auto out = run(a);
+  EXPECT_NE(out.find("early stop: no improvement of eval_loss in 1 evaluations"), std::string::npos) << out;
+  EXPECT_EQ(TrainerState::read(a.output_dir + "/trainer_state.json").global_step, 6);
+  a.early_stopping_patience = 3;
+  run(a);
+  EXPECT_EQ(TrainerState::read(a.output_dir + "/trainer_state.json").global_step, 8) << "more patience goes on";
+}
+
 TEST_F(Sessions, AnEpochThatEarlyStoppingCutsEndsAsOthersDo) {
   auto a = arguments("cut_epoch");  // it stops in step 6 of 8, in the middle of the second epoch
   a.early_stopping_patience = 1;
