@@ -9,6 +9,7 @@
 #include <optional>
 #include <system_error>
 
+#include "base/plain_reason.h"
 #include "tessera/base/error.h"
 
 namespace tessera::comm {
@@ -58,7 +59,7 @@ Lane Network::open_lane(const std::vector<int>& ranks, const std::string& name) 
   } catch (const std::exception& error) {
     throw CommError(fmt::format("rank {}: connect: no connections for data with the other hosts' ranks ({}): {}. Hosts "
                                 "must be able to reach each other at any port; look at the other ranks' output, too.",
-                                rank_, fmt::join(ranks, ", "), error.what()),
+                                rank_, fmt::join(ranks, ", "), plain_reason(error)),
                     -1, "connect", 0);
   }
   return lane;

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <system_error>
 
+#include "base/plain_reason.h"
 #include "base/quiet_thread.h"
 #include "comm/group/patience.h"
 
@@ -187,7 +188,7 @@ Wire::Message Wire::start(int host, std::int64_t bytes, const Start& start) {
     }
   } catch (const std::exception& error) {
     message.pieces.clear();
-    judge(link_of(host), error.what());
+    judge(link_of(host), plain_reason(error));
   }
   return message;
 }
@@ -222,7 +223,7 @@ void Wire::wait(Message& message) {
     } catch (const Error&) {
       throw;
     } catch (const std::exception& error) {
-      broken = error.what();
+      broken = plain_reason(error);
     }
     if (!broken.empty()) judge(link_of(message.host), broken);
     piece.reset();

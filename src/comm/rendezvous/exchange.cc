@@ -129,17 +129,17 @@ class TextExchange {
   /// ranks again, and what an ended process has left there nobody confirms.
   void agree(std::vector<std::string>& texts) {
     const Deadline patience = after_repairs();
+    int agreed = 0;  // the ranks before this one have
     for (int looks = 0;; ++looks) {
       if (looks % kLooksBetweenRepairs == 0) {
         put_right();
         for (int r = 0; r < exchange_.size; ++r) texts[static_cast<std::size_t>(r)] = genuine_text(r);
       }
       if (go_together(texts, patience)) {
-        say_seen(texts);
+        if (say_seen(texts)) agreed = 0;
         const auto differs = [this](int r) { return !store_->check({seen_key(r)}) || text_at(seen_key(r)) != seen_; };
-        int first = 0;
-        while (first < exchange_.size && !differs(first)) ++first;
-        if (first == exchange_.size) return;
+        while (agreed < exchange_.size && !differs(agreed)) ++agreed;
+        if (agreed == exchange_.size) return;
         if (std::chrono::steady_clock::now() > deadline_) fail_missing(differs);
       }
       ::usleep(kLookMicroseconds);
@@ -156,11 +156,13 @@ class TextExchange {
     }
   }
 
-  void say_seen(const std::vector<std::string>& texts) {
+  /// False where it has been said.
+  bool say_seen(const std::vector<std::string>& texts) {
     const std::string seen = to_hex(hmac_sha256("", fmt::format("{}", fmt::join(texts, "\n"))));
-    if (seen == seen_) return;
+    if (seen == seen_) return false;
     seen_ = seen;
     store_->set(seen_key(exchange_.rank), to_value(seen_));
+    return true;
   }
 
   std::string genuine_text(int rank) {

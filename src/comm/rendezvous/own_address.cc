@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <sstream>
+#include <system_error>
 
 #include "comm/rendezvous/rank_environment.h"
 #include "tessera/base/error.h"
@@ -16,6 +17,15 @@ std::string list_of(const std::vector<Interface>& interfaces) {
   for (const Interface& one : interfaces)
     text += fmt::format("{}{} ({})", text.empty() ? "" : ", ", one.name, one.address);
   return text;
+}
+
+bool is_own(const std::string& address) {
+  try {
+    listen_at({address, 0});
+    return true;
+  } catch (const std::system_error&) {
+    return false;
+  }
 }
 
 /// Empty where the variable is not set.
@@ -46,10 +56,8 @@ OwnAddress own_address_for(const Endpoint& meeting_place) {
   }
   const auto interfaces = interfaces_of_host();
   if (const std::string given = variable("TESSERA_ADDRESS"); !given.empty()) {
-    const std::string address = is_numeric_address(given) ? given : resolve(given);
-    const bool own =
-        std::any_of(interfaces.begin(), interfaces.end(), [&](const auto& i) { return i.address == address; });
-    if (own || is_loopback(address)) return {address, address};
+    const std::string address = resolve(given);
+    if (is_own(address)) return {address, address};
     throw ConfigError(
         fmt::format("TESSERA_ADDRESS is '{}': that is no address of this host, which has {}. Ranks do not "
                     "reach each other through translated addresses (NAT).",

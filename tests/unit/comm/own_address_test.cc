@@ -2,8 +2,11 @@
 #include "comm/rendezvous/own_address.h"
 
 #include <gtest/gtest.h>
+#include <ifaddrs.h>
+#include <netinet/in.h>
 
 #include <cstdlib>
+#include <memory>
 
 #include "comm/rendezvous/card.h"
 #include "tessera/base/error.h"
@@ -53,6 +56,21 @@ TEST(OwnAddress, IsThatOfTheInterfaceThatIsNamed) {
 TEST(OwnAddress, IsTheOneThatIsGivenBeforeAnyInterface) {
   const SetVariable interface("TESSERA_SOCKET_IFNAME", "nowhere7"), address("TESSERA_ADDRESS", "127.0.0.3");
   EXPECT_EQ(own_address_for(kHere).tells, "127.0.0.3");
+}
+
+/// Also the second one of an interface, and in another form than the system's.
+TEST(OwnAddress, MayBeAnyOfThisHosts) {
+  ifaddrs* all = nullptr;
+  ASSERT_EQ(::getifaddrs(&all), 0);
+  const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> owner(all, &::freeifaddrs);
+  for (const ifaddrs* one = all; one != nullptr; one = one->ifa_next) {
+    if (one->ifa_addr == nullptr || one->ifa_addr->sa_family != AF_INET) continue;
+    const std::string address = numeric(one->ifa_addr, sizeof(sockaddr_in));
+    const SetVariable given("TESSERA_ADDRESS", address);
+    EXPECT_EQ(own_address_for(kHere).tells, address);
+  }
+  const SetVariable loopback("TESSERA_ADDRESS", "127.1");
+  EXPECT_EQ(own_address_for(kHere).tells, "127.0.0.1");
 }
 
 TEST(OwnAddress, ThatIsNotThisHostsIsRefusedWithThoseThatAre) {
