@@ -28,7 +28,8 @@ bool is_made_anew(const TokenizerConfig& config) {
 }
 
 fs::path file_to_convert(const fs::path& folder) {
-  for (const char* name : {"spiece.model", "tokenizer.model", "sentencepiece.bpe.model", "vocab.json", "vocab.txt"})
+  for (const char* name :
+       {"spiece.model", "tokenizer.model", "sentencepiece.bpe.model", "spm.model", "vocab.json", "vocab.txt"})
     if (is_there(folder / name)) return folder / name;
   throw DataError(
       fmt::format("{}: tokenizer_config.json asks (by add_prefix_space or from_slow) that the tokenizer be "
@@ -81,13 +82,13 @@ std::shared_ptr<const Tokenizer> open_tokenizer(const std::string& folder_or_fil
   };
   if (path.extension() == ".gguf") return from_gguf(folder_or_file);
   if (!fs::is_directory(path)) return make_tokenizer(load(path));
-  for (const char* name : {"tokenizer.json", "spiece.model", "tokenizer.model", "sentencepiece.bpe.model"})
+  for (const char* name : {"tokenizer.json", "spiece.model", "tokenizer.model", "sentencepiece.bpe.model", "spm.model"})
     if (is_there(path / name)) return make_tokenizer(load(path / name));
   if (is_there(path / "vocab.json") && is_there(path / "merges.txt")) return make_tokenizer(load(path / "vocab.json"));
   if (is_there(path / "vocab.txt")) return make_tokenizer(load(path / "vocab.txt"));
   if (const auto gguf = find_gguf(folder_or_file)) return from_gguf(*gguf);
   throw DataError(fmt::format("{}: no tokenizer in this folder; looked for tokenizer.json, spiece.model, "
-                              "tokenizer.model, vocab.json with merges.txt, vocab.txt, a .gguf file",
+                              "tokenizer.model, spm.model, vocab.json with merges.txt, vocab.txt, a .gguf file",
                               folder_or_file),
                   folder_or_file);
 }
