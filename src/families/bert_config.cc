@@ -27,10 +27,6 @@ BertPositions positions_of(const ConfigReader& in) {
       key);
 }
 
-void refuse(const ConfigReader& in, const std::string& key, const std::string& why) {
-  throw ConfigError(in.file() + ": '" + key + "' " + why, key);
-}
-
 /// What model_type says: the family, its names, and defaults that differ from BERT's.
 BertConfig started(const ConfigReader& in) {
   const auto type = in.get<std::string>("model_type", "bert");
@@ -106,6 +102,10 @@ void read_distilbert_sizes(const ConfigReader& in, BertConfig& c) {
 }
 
 }  // namespace
+
+void refuse(const ConfigReader& in, const std::string& key, const std::string& why) {
+  throw ConfigError(in.file() + ": '" + key + "' " + why, key);
+}
 
 BertConfig parse_bert_config(const ConfigReader& in) {
   auto c = started(in);

@@ -69,6 +69,9 @@ struct BertConfig {
   std::int64_t longest_row() const { return roberta() ? max_positions - pad_token_id - 1 : max_positions; }
 };
 
+/// Throws the ConfigError that a value of the key means: "'key' <why>".
+[[noreturn]] void refuse(const ConfigReader& in, const std::string& key, const std::string& why);
+
 /// Reads what DeBERTa has under keys of its own.
 void read_deberta(const ConfigReader& in, BertConfig& config);
 

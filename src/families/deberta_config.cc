@@ -7,10 +7,6 @@
 namespace tessera::families {
 namespace {
 
-void refuse(const ConfigReader& in, const std::string& key, const std::string& why) {
-  throw ConfigError(in.file() + ": '" + key + "' " + why, key);
-}
-
 /// "c2p|p2c" in lower case: its parts.
 std::vector<std::string> split(std::string text) {
   std::vector<std::string> parts(1);
@@ -23,7 +19,7 @@ std::vector<std::string> split(std::string text) {
   return parts;
 }
 
-bool has(const std::vector<std::string>& parts, const char* part) {
+bool names(const std::vector<std::string>& parts, const char* part) {
   return std::find(parts.begin(), parts.end(), part) != parts.end();
 }
 
@@ -43,14 +39,14 @@ void read_distances(const ConfigReader& in, const BertConfig& c, DebertaConfig& 
   const auto kinds = score_kinds(in);
   const bool v2 = c.family == BertFamily::kDebertaV2;
   d.relative = in.get<bool>("relative_attention", false);
-  d.content_to_position = has(kinds, "c2p");
-  d.position_to_content = has(kinds, "p2c");
+  d.content_to_position = names(kinds, "c2p");
+  d.position_to_content = names(kinds, "p2c");
   d.scores = 1 + (v2 ? d.content_to_position + d.position_to_content : static_cast<std::int64_t>(kinds.size()));
   d.max_distance = positive_or(in, "max_relative_positions", c.max_positions);
   if (!v2) return;
   d.shares_projections = in.get<bool>("share_att_key", false);
   d.buckets = positive_or(in, "position_buckets", 0);
-  d.norms_positions = has(split(in.get<std::string>("norm_rel_ebd", "none")), "layer_norm");
+  d.norms_positions = names(split(in.get<std::string>("norm_rel_ebd", "none")), "layer_norm");
   if (d.buckets == 1 || (d.buckets > 0 && d.max_distance - 1 == d.buckets / 2))
     refuse(in, "position_buckets",
            "must be 2 or more, and their half not max_relative_positions - 1: the logarithm of a distance would be "

@@ -151,11 +151,13 @@ class Attention : public torch::autograd::Function<Attention> {
     const auto g = grads[0].contiguous();
     const DistanceTables distances{saved[4], saved[5], state->distance_rows};
     const auto gq = at::zeros_like(q), gk = at::zeros_like(k), gv = at::zeros_like(v);
-    const auto gtable = [&](const at::Tensor& t, std::size_t input) {
-      return t.defined() && ctx->needs_input_grad(input) ? at::zeros_like(t, t.options().dtype(at::kFloat))
-                                                         : at::Tensor();
+    std::size_t input = 3;  // inputs that are not there are not counted, and tables have no bias beside them
+    const auto gtable = [&](const at::Tensor& t) {
+      const bool wanted = t.defined() && ctx->needs_input_grad(input++);
+      return wanted ? at::zeros_like(t, t.options().dtype(at::kFloat)) : at::Tensor();
     };
-    const DistanceTables gdistances{gtable(distances.with_query, 4), gtable(distances.with_key, 5)};
+    const auto gwith_query = gtable(distances.with_query);
+    const DistanceTables gdistances{gwith_query, gtable(distances.with_key)};
     at::Tensor gbias;
     if (ctx->saved_data.count("bias_sizes") && ctx->needs_input_grad(3)) {
       gbias = at::zeros(ctx->saved_data["bias_sizes"].toIntVector(), q.options().dtype(at::kFloat));
