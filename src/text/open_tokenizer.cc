@@ -59,6 +59,10 @@ Pipeline convert(const fs::path& path, TokenizerConfig config) {
   config.is_converted = true;
   if (config.has_rule(kRebuilds) && config.prefix_is_null) config.add_prefix_space = false;
   if (config.has_rule(kLowercases) && !config.clean_up_tokenization_spaces) config.clean_up_tokenization_spaces = true;
+  if (config.family() == "Deberta")  // its mask takes the space before it in the slow class alone
+    for (auto& token : config.named)
+      if (token.content == config.special.mask && !token.flags)
+        token.flags = {.content = token.content, .lstrip = true, .special = true};
   SpecialTokens special;
   std::string json;
   if (path.extension() == ".txt" && name != "merges.txt") {
