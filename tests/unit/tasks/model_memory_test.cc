@@ -147,8 +147,6 @@ const std::vector<Family> kFamilies = {
     {"bert", bert("bert", "BertForSequenceClassification", json::object()), 1.4},
     {"bert_masked", bert("bert", "BertForMaskedLM", json::object()), 6, 5},
     {"roberta", bert("roberta", "RobertaForSequenceClassification", {{"pad_token_id", 1}}), 1.4},
-    {"deberta", bert("deberta", "DebertaForSequenceClassification", kDistances), 1.4},
-    {"deberta_v2", bert("deberta-v2", "DebertaV2ForSequenceClassification", kDistances), 1.4},
     {"deberta_v3",
      bert("deberta-v2", "DebertaV2ForSequenceClassification",
           with(kDistances, {{"position_buckets", 64}, {"share_att_key", true}, {"norm_rel_ebd", "layer_norm"}})),
