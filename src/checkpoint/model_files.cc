@@ -170,8 +170,8 @@ void copy_model_files(const ModelFiles& from, const std::string& to, const Confi
 }
 
 bool has_tokenizer(const std::string& folder) {
-  constexpr std::array kFiles{"tokenizer.json",          "spiece.model", "tokenizer.model",
-                              "sentencepiece.bpe.model", "vocab.json",   "vocab.txt"};
+  constexpr std::array kFiles{"tokenizer.json", "spiece.model", "tokenizer.model", "sentencepiece.bpe.model",
+                              "spm.model",      "vocab.json",   "vocab.txt"};
   return !folder.empty() &&
          std::any_of(kFiles.begin(), kFiles.end(), [&](const char* name) { return is_there(fs::path(folder) / name); });
 }

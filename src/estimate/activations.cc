@@ -86,6 +86,8 @@ ActivationShape activation_shape(const std::vector<ModelTensor>& tensors) {
     } else if (is_linear(t) && sees_tokens(t.name, t.experts_per_token)) {
       blocks[unit].add(t);
       out.heads_working = std::max(out.heads_working, t.kept_heads);
+      out.positions = std::max(out.positions, t.positions);
+      out.position_tables = std::max(out.position_tables, t.position_tables);
     }
   }
   out.classes = head > 0 ? head : table;
@@ -169,19 +171,27 @@ ActivationBytes activation_bytes(const ActivationShape& shape, const AdapterActi
   // bias lies beside it, in backward the feed-forward layer's memory is free again.
   const std::int64_t pairs = batch.length * batch.length;
   const bool widens = products == Products::kWidened;
-  const std::int64_t in_attention =
-      one * kAttentionHidden * shape.hidden + pairs * compute_bytes * (shape.heads_working + shape.bias_heads);
+  // Each table and the positions that it is made of are kept; its products with a row's tokens, and in backward their
+  // gradients in float32, are there for a while.
+  const std::int64_t positions = std::min(std::max<std::int64_t>(2 * batch.length - 1, 0), shape.positions);
+  const std::int64_t in_attention = one * kAttentionHidden * shape.hidden +
+                                    pairs * compute_bytes * (shape.heads_working + shape.bias_heads) +
+                                    positions * batch.length * 4 * shape.heads_working * shape.position_tables;
+  const std::int64_t tables =
+      shape.position_tables > 0 ? positions * compute_bytes * shape.hidden * (1 + shape.position_tables) : 0;
   const std::int64_t working = std::max(one * shape.working, in_attention);
   ActivationBytes out;
   if (batch.checkpointing) {
     out.kept = one * shape.blocks * shape.hidden + pairs * compute_bytes * shape.bias_tables * shape.bias_heads;
     out.first = one * shape.hidden;
-    out.working = working +
+    out.working = working + tables +
                   one * (shape.largest - adapters.largest_unread - shape.hidden + batch.length * shape.heads_largest) +
                   adapters.working + adapters.largest;
   } else {
-    out.kept = one * (shape.kept - adapters.unread + batch.length * shape.heads) + adapters.kept;
-    out.first = one * (shape.largest - adapters.largest_unread + batch.length * shape.heads_largest) + adapters.largest;
+    out.kept =
+        one * (shape.kept - adapters.unread + batch.length * shape.heads) + adapters.kept + shape.blocks * tables;
+    out.first = one * (shape.largest - adapters.largest_unread + batch.length * shape.heads_largest) +
+                adapters.largest + tables;
     out.working = working + adapters.working;
   }
   out.kept += pairs * kPlaceBytes * (shape.bias_tables - adapters.unread_tables);

@@ -30,6 +30,8 @@ struct ActivationShape {
   // each pair and head.
   std::int64_t bias_tables = 0;
   std::int64_t bias_heads = 0;  // of one
+  // Tables of positions for scores of distances: their rows, and how many one attention makes.
+  std::int64_t positions = 0, position_tables = 0;
 };
 
 /// All zero for a model without blocks.

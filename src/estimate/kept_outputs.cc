@@ -71,8 +71,13 @@ void describe_kept_outputs(const families::FamilyConfig& config, std::vector<Mod
   const auto* bert = std::get_if<families::BertConfig>(&config);
   for (auto& t : tensors) {
     const auto module = module_of(t.name);
-    if (is_linear(t) && module.ends_with("." + (t5 ? "q" : bert->names.query)))
-      t.kept_heads = t5 ? t5->num_heads : bert->num_heads;
+    if (!is_linear(t)) continue;
+    if (bert && bert->is_deberta() && last_part(module).starts_with("pos_")) t.kept_outputs = 0;  // of no token
+    if (!module.ends_with("." + (t5 ? "q" : bert->names.query))) continue;
+    t.kept_heads = t5 ? t5->num_heads : bert->num_heads;
+    if (!bert || !bert->deberta.relative) continue;
+    t.positions = 2 * bert->deberta.span();
+    t.position_tables = bert->deberta.content_to_position + bert->deberta.position_to_content;
   }
 }
 

@@ -6,7 +6,7 @@
 
 namespace tessera::estimate {
 
-/// Sets kept_heads, heads, kept_outputs and experts_per_token. tensors: named as the family names them.
+/// Sets kept_heads, positions, heads, kept_outputs and experts_per_token. tensors: named as the family names them.
 void describe_kept_outputs(const families::FamilyConfig& config, std::vector<ModelTensor>& tensors);
 
 }  // namespace tessera::estimate

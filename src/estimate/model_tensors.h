@@ -19,6 +19,9 @@ struct ModelTensor {
   /// Of a projection to queries whose attention keeps its probabilities for backward (nn/ops/attention.h: T5, BERT):
   /// its heads. 0: it makes them again, or nothing is said of them.
   std::int64_t kept_heads = 0;
+  /// Of the same, where scores depend on distances (DeBERTa): rows of the table of positions, and how many tables are
+  /// made of it for a layer.
+  std::int64_t positions = 0, position_tables = 0;
   /// Of a projection to queries whose attention makes its probabilities again: its heads, where that is known.
   std::int64_t heads = 0;
   /// Of a matrix in a block: elements a token that the block keeps for backward of its output and of what is made of

@@ -1,4 +1,4 @@
-// The modules of BERT, RoBERTa, ELECTRA and DistilBERT.
+// The modules of BERT, RoBERTa, ELECTRA, DistilBERT and DeBERTa.
 #include "families/bert_config.h"
 #include "families/blueprint.h"
 
@@ -10,11 +10,50 @@ Blueprint layer_norm(const std::string& name, std::int64_t size) {
 }
 
 Blueprint embeddings(const BertConfig& c) {
-  Blueprint out{.name = "embeddings",
-                .parts = {embedding("word_embeddings", c.vocab_size, c.embedding_size),
-                          embedding("position_embeddings", c.max_positions, c.embedding_size)}};
-  if (!c.distilbert()) out.parts.push_back(embedding("token_type_embeddings", c.type_vocab_size, c.embedding_size));
-  out.parts.push_back(layer_norm("LayerNorm", c.embedding_size));
+  Blueprint out{.name = "embeddings", .parts = {embedding("word_embeddings", c.vocab_size, c.embedding_size)}};
+  if (c.positions != BertPositions::kNone)
+    out.parts.push_back(embedding("position_embeddings", c.max_positions, c.embedding_size));
+  if (!c.distilbert() && c.type_vocab_size > 0)
+    out.parts.push_back(embedding("token_type_embeddings", c.type_vocab_size, c.embedding_size));
+  if (c.is_deberta() && c.embedding_size != c.hidden_size)
+    out.parts.push_back(linear("embed_proj", c.embedding_size, c.hidden_size, Bias::kNone));
+  out.parts.push_back(layer_norm("LayerNorm", c.is_deberta() ? c.hidden_size : c.embedding_size));
+  return out;
+}
+
+/// DeBERTa's, with the projections of positions.
+Blueprint disentangled_attention(const BertConfig& c) {
+  const auto& d = c.deberta;
+  const auto hidden = c.hidden_size;
+  Blueprint out{.name = "self"};
+  const bool first = c.family == BertFamily::kDeberta;
+  if (first) {
+    out.parameters = {{"q_bias", {hidden}}, {"v_bias", {hidden}}};
+    out.parts = {linear("in_proj", hidden, 3 * hidden, Bias::kNone)};
+  } else {
+    for (const auto& name : {c.names.query, c.names.key, c.names.value})
+      out.parts.push_back(linear(name, hidden, hidden, Bias::kWith));
+  }
+  if (!d.relative || d.shares_projections) return out;
+  if (d.content_to_position)
+    out.parts.push_back(linear(first ? "pos_proj" : "pos_key_proj", hidden, hidden, bias_if(!first)));
+  if (d.position_to_content)
+    out.parts.push_back(linear(first ? "pos_q_proj" : "pos_query_proj", hidden, hidden, Bias::kWith));
+  return out;
+}
+
+/// What DeBERTa's encoder has beside its layers.
+std::vector<Blueprint> beside_layers(const BertConfig& c) {
+  const auto& d = c.deberta;
+  std::vector<Blueprint> out;
+  if (d.relative) out.push_back(embedding("rel_embeddings", 2 * d.span(), c.hidden_size));
+  if (d.norms_positions) out.push_back(layer_norm("LayerNorm", c.hidden_size));
+  if (d.conv_kernel > 0) {
+    Blueprint conv{.name = "conv",
+                   .parameters = {{"weight", {c.hidden_size, c.hidden_size / d.conv_groups, d.conv_kernel}},
+                                  {"bias", {c.hidden_size}}}};
+    out.push_back({.name = "conv", .parts = {conv, layer_norm("LayerNorm", c.hidden_size)}});
+  }
   return out;
 }
 
@@ -51,23 +90,26 @@ Blueprint distilbert_layer(const BertConfig& c) {
 
 Blueprint encoder_layer(const BertConfig& c) {
   if (c.distilbert()) return distilbert_layer(c);
-  return {.parts = {{.name = "attention", .parts = {self_attention(c, "self"), output(c, c.hidden_size)}},
+  const auto self = c.is_deberta() ? disentangled_attention(c) : self_attention(c, "self");
+  return {.parts = {{.name = "attention", .parts = {self, output(c, c.hidden_size)}},
                     dense(c, "intermediate", c.intermediate_size),
                     output(c, c.intermediate_size)}};
 }
 
 Blueprint backbone(const BertConfig& c) {
   Blueprint out{.name = c.names.base, .parts = {embeddings(c)}};
-  if (c.embedding_size != c.hidden_size)
+  if (!c.is_deberta() && c.embedding_size != c.hidden_size)
     out.parts.push_back(linear("embeddings_project", c.embedding_size, c.hidden_size, Bias::kWith));
   const auto layers = list("layer", c.num_layers, [&](std::int64_t) { return encoder_layer(c); });
-  out.parts.push_back({.name = c.names.encoder, .parts = {layers}});
+  Blueprint encoder{.name = c.names.encoder, .parts = {layers}};
+  for (auto& part : beside_layers(c)) encoder.parts.push_back(std::move(part));
+  out.parts.push_back(std::move(encoder));
   if (c.family == BertFamily::kBert && c.head == BertHead::kSequenceClassification)
     out.parts.push_back(dense(c, "pooler", c.hidden_size));
   return out;
 }
 
-/// Two layers. BERT's first one is the pooler, RoBERTa's and ELECTRA's stand in a module.
+/// Two layers. BERT's and DeBERTa's first one is the pooler, RoBERTa's and ELECTRA's stand in a module.
 std::vector<Blueprint> classifier(const BertConfig& c) {
   const auto hidden = [&](const std::string& name) { return linear(name, c.hidden_size, c.hidden_size, Bias::kWith); };
   const auto last = [&](const std::string& name) {
@@ -75,6 +117,7 @@ std::vector<Blueprint> classifier(const BertConfig& c) {
   };
   if (c.distilbert()) return {hidden("pre_classifier"), last("classifier")};
   if (c.family == BertFamily::kBert) return {last("classifier")};
+  if (c.is_deberta()) return {dense(c, "pooler", c.hidden_size), last("classifier")};
   return {{.name = "classifier", .parts = {hidden("dense"), last("out_proj")}}};
 }
 
@@ -98,10 +141,14 @@ std::vector<Blueprint> masked_lm_head(const BertConfig& c) {
   }
   // Here the bias stands in the head itself, also where there is a matrix.
   const std::vector<Blueprint> parts = {transform("dense"),
-                                        layer_norm(c.roberta() ? "layer_norm" : "LayerNorm", c.hidden_size)};
+                                        layer_norm(c.roberta() ? "layer_norm" : "LayerNorm", c.embedding_size)};
+  if (!c.deberta.legacy_head) {
+    const Blueprint newer{.name = "lm_head", .parameters = {{"bias", {c.vocab_size}}}, .parts = parts};
+    return {{.name = "lm_predictions", .parts = {newer}}};
+  }
   Blueprint head{.name = c.roberta() ? "lm_head" : "predictions", .parameters = {{"bias", {c.vocab_size}}}};
   if (c.roberta()) head.parts = parts;
-  if (!c.tied) head.parts.push_back(linear("decoder", c.hidden_size, c.vocab_size, Bias::kNone));
+  if (!c.tied) head.parts.push_back(linear("decoder", c.embedding_size, c.vocab_size, Bias::kNone));
   if (c.roberta()) return {head};
   head.parts.push_back({.name = "transform", .parts = parts});
   return {{.name = "cls", .parts = {head}}};

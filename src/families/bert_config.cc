@@ -27,10 +27,6 @@ BertPositions positions_of(const ConfigReader& in) {
       key);
 }
 
-void refuse(const ConfigReader& in, const std::string& key, const std::string& why) {
-  throw ConfigError(in.file() + ": '" + key + "' " + why, key);
-}
-
 /// What model_type says: the family, its names, and defaults that differ from BERT's.
 BertConfig started(const ConfigReader& in) {
   const auto type = in.get<std::string>("model_type", "bert");
@@ -56,23 +52,40 @@ BertConfig started(const ConfigReader& in) {
     c.part_prefix = "";
     c.names = {"distilbert", "transformer", "q_lin", "k_lin", "v_lin"};
   }
+  if (type == "deberta") {
+    named(BertFamily::kDeberta, "Deberta", "deberta");
+    c.vocab_size = 50265;
+    c.names.query = c.names.value = "in_proj";
+  }
+  if (type == "deberta-v2") {
+    named(BertFamily::kDebertaV2, "DebertaV2", "deberta");
+    c.vocab_size = 128100;
+    c.hidden_size = c.embedding_size = 1536;
+    c.num_layers = c.num_heads = 24;
+    c.intermediate_size = 6144;
+    c.names.query = "query_proj";
+    c.names.key = "key_proj";
+    c.names.value = "value_proj";
+  }
   if (c.roberta()) c.pad_token_id = 1;
   return c;
 }
 
 void read_sizes(const ConfigReader& in, BertConfig& c) {
   c.hidden_size = in.positive("hidden_size", c.hidden_size);
-  c.num_layers = in.count("num_hidden_layers", 12);
+  c.num_layers = in.count("num_hidden_layers", c.num_layers);
   c.num_heads = in.positive("num_attention_heads", c.num_heads);
   c.intermediate_size = in.positive("intermediate_size", c.intermediate_size);
-  c.embedding_size = c.family == BertFamily::kElectra ? in.positive("embedding_size", c.embedding_size) : c.hidden_size;
-  c.type_vocab_size = in.positive("type_vocab_size", 2);
+  c.embedding_size = c.hidden_size;
+  if (c.family == BertFamily::kElectra) c.embedding_size = in.positive("embedding_size", 128);
+  if (c.is_deberta()) c.embedding_size = in.positive("embedding_size", c.hidden_size);
+  c.type_vocab_size = c.is_deberta() ? in.get<std::int64_t>("type_vocab_size", 0) : in.positive("type_vocab_size", 2);
   c.hidden_dropout = in.get<double>("hidden_dropout_prob", 0.1);
   c.attention_dropout = in.get<double>("attention_probs_dropout_prob", 0.1);
-  c.classifier_dropout = in.get<double>("classifier_dropout", c.hidden_dropout);
-  c.norm_eps = in.get<double>("layer_norm_eps", 1e-12);
+  c.classifier_dropout = in.get<double>(c.is_deberta() ? "cls_dropout" : "classifier_dropout", c.hidden_dropout);
+  c.norm_eps = in.get<double>("layer_norm_eps", c.is_deberta() ? 1e-7 : 1e-12);
   c.activation = parse_activation(in, "hidden_act", "gelu");
-  c.positions = positions_of(in);
+  if (!c.is_deberta()) c.positions = positions_of(in);
 }
 
 /// The same in DistilBERT's keys, some of which have a second name.
@@ -89,6 +102,10 @@ void read_distilbert_sizes(const ConfigReader& in, BertConfig& c) {
 }
 
 }  // namespace
+
+void refuse(const ConfigReader& in, const std::string& key, const std::string& why) {
+  throw ConfigError(in.file() + ": '" + key + "' " + why, key);
+}
 
 BertConfig parse_bert_config(const ConfigReader& in) {
   auto c = started(in);
@@ -108,6 +125,7 @@ BertConfig parse_bert_config(const ConfigReader& in) {
   c.classifier = parse_classifier(in);
   c.tied = in.get<bool>("tie_word_embeddings", true);
   c.stored_dtype = stored_dtype(in);
+  if (c.is_deberta()) read_deberta(in, c);
   if (in.get<bool>("add_cross_attention", false)) refuse(in, "add_cross_attention", "is not supported: encoders alone");
   if (in.get<bool>("is_decoder", false)) refuse(in, "is_decoder", "is not supported: only encoders are built");
   if (c.pad_token_id < 0) refuse(in, "pad_token_id", "must not be negative: it is a row of the token table");

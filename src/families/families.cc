@@ -23,6 +23,8 @@ const std::vector<Family>& families() {
       {"bert", parsed<parse_bert_config>},
       {"bloom", parsed<parse_bloom>},
       {"camembert", parsed<parse_bert_config>},
+      {"deberta", parsed<parse_bert_config>},
+      {"deberta-v2", parsed<parse_bert_config>},
       {"distilbert", parsed<parse_bert_config>},
       {"electra", parsed<parse_bert_config>},
       {"falcon", parsed<parse_falcon>},

@@ -10,7 +10,8 @@ std::vector<std::string> classes_of(const DecoderConfig& c) {
   return {c.classes.layer};
 }
 std::vector<std::string> classes_of(const BertConfig& c) {
-  if (c.distilbert()) return {"TransformerBlock"};  // upstream names none, nor for ELECTRA and CamemBERT
+  if (c.distilbert()) return {"TransformerBlock"};  // upstream names none, nor for ELECTRA, CamemBERT and DeBERTa
+  if (c.is_deberta()) return {c.class_prefix + "Layer"};
   return {c.class_prefix + "Layer", c.class_prefix + "Embeddings", c.class_prefix + "SelfOutput"};
 }
 

@@ -44,6 +44,25 @@ class TwoLayerHead : public nn::Layer {
   std::shared_ptr<nn::Dropout> dropout_;
 };
 
+/// DeBERTa's: dropout, dense, activation.
+class ContextPooler : public nn::Layer {
+ public:
+  ContextPooler(const families::DebertaConfig& c, const families::Blueprint& plan, at::ScalarType dtype)
+      : activation_(c.pooler_activation) {
+    dense_ = add_linear(*this, plan, "dense", dtype);
+    dropout_ = register_module("dropout", std::make_shared<nn::Dropout>(c.pooler_dropout));
+  }
+  std::string class_name() const override { return "ContextPooler"; }
+
+ protected:
+  at::Tensor forward_impl(at::Tensor x) override { return nn::activate((*dense_)((*dropout_)(x)), activation_); }
+
+ private:
+  Activation activation_;
+  std::shared_ptr<nn::Linear> dense_;
+  std::shared_ptr<nn::Dropout> dropout_;
+};
+
 }  // namespace
 
 BertForSequenceClassification::BertForSequenceClassification(const families::BertConfig& config,
@@ -55,14 +74,18 @@ BertForSequenceClassification::BertForSequenceClassification(const families::Ber
     return;
   }
   pre_classifier_ = add_linear(*this, plan, "pre_classifier", dtype);
+  pooler_ = add_part(*this, plan, "pooler", [&](const families::Blueprint& part) {
+    return std::make_shared<ContextPooler>(config.deberta, part, dtype);
+  });
   dropout_ = register_module("dropout", std::make_shared<nn::Dropout>(config.classifier_dropout));
   classifier_ = add_linear(*this, plan, "classifier", dtype);
 }
 
 at::Tensor BertForSequenceClassification::scores(const at::Tensor& first) {
   if (!dropout_) return (*classifier_)(first);
-  const auto pooled =
-      pre_classifier_ ? nn::activate((*pre_classifier_)(first), Activation::kRelu) : (*backbone_->pooler())(first);
+  const auto pooled = pre_classifier_ ? nn::activate((*pre_classifier_)(first), Activation::kRelu)
+                      : pooler_       ? (*pooler_)(first)
+                                      : (*backbone_->pooler())(first);
   return (*classifier_)((*dropout_)(pooled));
 }
 
@@ -73,7 +96,8 @@ void BertForSequenceClassification::apply_head(const ModelInput& in, const Packe
   const tensor::RowScope rows(keys_at(places));
   const auto logits = scores(first);
   if (in.labels.defined()) {
-    out.loss = classification_loss(logits, in.labels, config_.classifier, normalizer(in));
+    const auto loss = config_.is_deberta() ? deberta_classification_loss : classification_loss;
+    out.loss = loss(logits, in.labels, config_.classifier, normalizer(in));
     if (!is_training()) out.predictions = at::argmax(logits.detach(), -1);
   }
   if (in.want_logits) out.logits = logits;
@@ -86,6 +110,8 @@ BertForMaskedLm::BertForMaskedLm(const families::BertConfig& config, const famil
     build_distilbert_head(plan, dtype);
   else if (config.family == families::BertFamily::kElectra)
     build_electra_head(plan, dtype);
+  else if (!config.deberta.legacy_head)
+    build_deberta_head(plan, dtype);
   else
     build_bert_head(plan, dtype);
 }
@@ -108,6 +134,17 @@ void BertForMaskedLm::build_bert_head(const families::Blueprint& plan, at::Scala
   }
   head->register_module("transform", transform);
   register_module("cls", std::make_shared<nn::Container>("BertOnlyMLMHead"))->register_module("predictions", head);
+}
+
+void BertForMaskedLm::build_deberta_head(const families::Blueprint& plan, at::ScalarType dtype) {
+  const auto& head_plan = plan.at("lm_predictions").at("lm_head");
+  auto head = std::make_shared<nn::Container>(config_.class_prefix + "LMPredictionHead");
+  activation_ = config_.activation;
+  bias_ = head->register_parameter("bias", nn::make_parameter({config_.vocab_size}, dtype));
+  dense_ = add_linear(*head, head_plan, "dense", dtype);
+  norm_ = add_norm(*head, config_, head_plan, "LayerNorm", dtype);
+  register_module("lm_predictions", std::make_shared<nn::Container>(config_.class_prefix + "OnlyMLMHead"))
+      ->register_module("lm_head", head);
 }
 
 void BertForMaskedLm::build_electra_head(const families::Blueprint& plan, at::ScalarType dtype) {
@@ -143,13 +180,13 @@ std::string masked_lm_head_name(const families::BertConfig& config) {
     case families::BertFamily::kDistilBert:
       return "vocab_projector";
     default:
-      return "cls.predictions.decoder";
+      return config.deberta.legacy_head ? "cls.predictions.decoder" : "lm_predictions.lm_head.dense";
   }
 }
 
 at::Tensor BertForMaskedLm::logits(const at::Tensor& hidden) {
   const auto x = (*norm_)(nn::activate((*dense_)(hidden), activation_));
-  const auto products = decoder_ ? (*decoder_)(x) : backbone_->embeddings()({{}, {}, {}, x});
+  const auto products = decoder_ ? (*decoder_)(x) : backbone_->embeddings()({{}, {}, {}, {}, x});
   return bias_.defined() ? products + bias_ : products;
 }
 

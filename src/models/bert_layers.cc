@@ -5,15 +5,16 @@
 
 #include "models/bert_relative.h"
 #include "models/build_parts.h"
+#include "models/deberta_layers.h"
 #include "nn/ops/attention.h"
 
 namespace tessera::models {
 
 void collect_tensors(BertEmbeddingsInput& in, std::vector<at::Tensor*>& out) {
-  out.insert(out.end(), {&in.ids, &in.positions, &in.types, &in.head_input});
+  out.insert(out.end(), {&in.ids, &in.positions, &in.types, &in.visible, &in.head_input});
 }
 void collect_tensors(BertLayerInput& in, std::vector<at::Tensor*>& out) {
-  out.insert(out.end(), {&in.hidden, &in.prefix});
+  out.insert(out.end(), {&in.hidden, &in.prefix, &in.positions});
 }
 void collect_tensors(BertOutputInput& in, std::vector<at::Tensor*>& out) {
   out.insert(out.end(), {&in.hidden, &in.residual});
@@ -33,6 +34,7 @@ BertEmbeddings::BertEmbeddings(const families::BertConfig& c, const families::Bl
   // RoBERTa's padding has a position of its own, that of padding_idx.
   position_ = add_embedding(*this, plan, "position_embeddings", dtype, c.roberta() ? c.pad_token_id : -1);
   token_type_ = add_embedding(*this, plan, "token_type_embeddings", dtype);
+  projection_ = add_linear(*this, plan, "embed_proj", dtype);
   norm_ = add_norm(*this, c, plan, "LayerNorm", dtype);
   dropout_ = register_module("dropout", std::make_shared<nn::Dropout>(c.hidden_dropout));
 }
@@ -42,7 +44,10 @@ at::Tensor BertEmbeddings::forward_impl(BertEmbeddingsInput in) {
   auto sum = (*word_)(in.ids);
   if (token_type_) sum = sum + (*token_type_)(in.types);
   if (absolute_) sum = sum + (*position_)(in.positions);
-  return (*dropout_)((*norm_)(sum));
+  if (projection_) sum = (*projection_)(sum);
+  sum = (*norm_)(sum);
+  if (in.visible.defined()) sum = sum * in.visible.unsqueeze(1).to(sum.scalar_type());
+  return (*dropout_)(sum);
 }
 
 BertSelfAttention::BertSelfAttention(const families::BertConfig& c, const families::Blueprint& plan,
@@ -91,8 +96,12 @@ at::Tensor BertOutput::forward_impl(BertOutputInput in) {
 
 BertAttention::BertAttention(const families::BertConfig& c, const families::Blueprint& plan, at::ScalarType dtype)
     : class_name_(c.class_prefix + "Attention") {
-  self_ = register_module(
-      "self", std::make_shared<BertSelfAttention>(c, plan.at("self"), c.class_prefix + "SelfAttention", dtype));
+  std::shared_ptr<BertLayerBlock> self;
+  if (c.is_deberta())
+    self = std::make_shared<DisentangledSelfAttention>(c, plan.at("self"), dtype);
+  else
+    self = std::make_shared<BertSelfAttention>(c, plan.at("self"), c.class_prefix + "SelfAttention", dtype);
+  self_ = register_module("self", self);
   output_ = register_module("output",
                             std::make_shared<BertOutput>(c, plan.at("output"), c.class_prefix + "SelfOutput", dtype));
 }

@@ -23,10 +23,14 @@ struct BertLayout {
   std::shared_ptr<const nn::SequenceRows> rows;  // of the queries
   at::Tensor visible;                            // of the keys, uint8, undefined: every token is
   PrefixRows prefix;                             // the keys' rows where there is one
+  /// DeBERTa: the rows of distances in the positions that layers get, and the keys of these positions' dropout.
+  std::shared_ptr<const std::vector<std::int64_t>> distance_rows = {};
+  at::Tensor position_keys = {};
 };
 
 struct BertEmbeddingsInput {
   at::Tensor ids, positions, types;  // T int64
+  at::Tensor visible;                // T uint8: embeddings of other tokens become 0 (DeBERTa); undefined: none do
   /// [rows, E]: instead of embedding, the product with the word table (the tied masked-LM head). It goes through this
   /// call so that embeddings which are a unit are gathered for both uses.
   at::Tensor head_input;
@@ -44,7 +48,8 @@ class BertEmbeddings : public nn::Block<BertEmbeddingsInput, at::Tensor> {
  private:
   std::string class_name_;
   bool absolute_;
-  std::shared_ptr<nn::Embedding> word_, position_, token_type_;  // the last one null: DistilBERT has none
+  std::shared_ptr<nn::Embedding> word_, position_, token_type_;  // the last two may be null
+  std::shared_ptr<nn::Linear> projection_;                       // DeBERTa's, where they are narrower; or null
   std::shared_ptr<nn::LayerNorm> norm_;
   std::shared_ptr<nn::Dropout> dropout_;
 };
@@ -52,7 +57,8 @@ class BertEmbeddings : public nn::Block<BertEmbeddingsInput, at::Tensor> {
 struct BertLayerInput {
   at::Tensor hidden;                         // T D
   std::shared_ptr<const BertLayout> layout;  // outlives the forward, for recomputation
-  at::Tensor prefix = {};  // [2, V, H, D / H]: keys and values in front of each row's; undefined: none
+  at::Tensor prefix = {};     // [2, V, H, D / H]: keys and values in front of each row's; undefined: none
+  at::Tensor positions = {};  // [R, D]: DeBERTa's positions relative to a token; undefined: none
 };
 void collect_tensors(BertLayerInput& in, std::vector<at::Tensor*>& out);
 using BertLayerBlock = nn::Block<BertLayerInput, at::Tensor>;
@@ -108,7 +114,7 @@ class BertAttention : public BertLayerBlock {
 
  private:
   std::string class_name_;
-  std::shared_ptr<BertSelfAttention> self_;
+  std::shared_ptr<BertLayerBlock> self_;
   std::shared_ptr<BertOutput> output_;
 };
 

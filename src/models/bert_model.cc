@@ -4,6 +4,8 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/zeros_like.h>
 
+#include <cmath>
+
 #include "models/build_parts.h"
 #include "models/distilbert_layers.h"
 #include "nn/layers/container.h"
@@ -36,6 +38,7 @@ PackedBatch packed(const ModelInput& in) {
 void check(const families::BertConfig& config, const ModelInput& in) {
   if (!in.input_ids.defined() || in.input_ids.dim() != 2 || in.input_ids.numel() == 0)
     throw DataError("a batch for " + config.names.base + " needs input_ids [rows, length]");
+  if (config.positions == families::BertPositions::kNone) return;
   const auto longest = config.longest_row() - (in.prefix.defined() ? in.prefix.size(1) : 0);
   if (in.input_ids.size(1) > longest) {
     throw DataError("a row of " + std::to_string(in.input_ids.size(1)) + " tokens is longer than the model's " +
@@ -61,18 +64,27 @@ BertBackbone::BertBackbone(const families::BertConfig& c, const families::Bluepr
   for (const auto& part : plan.at(c.names.encoder).at("layer").parts)
     layers_.push_back(list->register_module(part.name, make_layer(c, part, dtype)));
   encoder->register_module("layer", list);
+  const auto& beside = plan.at(c.names.encoder);
+  positions_ = DebertaPositions::add_to(*encoder, c, beside, dtype);
+  convolution_ = add_part(*encoder, beside, "conv", [&](const families::Blueprint& part) {
+    return std::make_shared<DebertaConvolution>(c, part, dtype);
+  });
   pooler_ = add_part(*this, plan, "pooler", [&](const families::Blueprint& part) {
     return std::make_shared<BertDense>(part, Activation::kTanh, c.class_prefix + "Pooler", dtype);
   });
 }
 
-at::Tensor BertBackbone::encode(const BertEmbeddingsInput& tokens, const std::shared_ptr<const BertLayout>& layout,
-                                const at::Tensor& prefix, std::vector<at::Tensor>* states) {
+at::Tensor BertBackbone::encode(const BertEmbeddingsInput& tokens, BertLayout places, const at::Tensor& prefix,
+                                std::vector<at::Tensor>* states) {
   auto hidden = (*embeddings_)(tokens);
   if (projection_) hidden = (*projection_)(hidden);
+  const auto positions = positions_ ? positions_->of(places) : at::Tensor();
+  const auto layout = std::make_shared<const BertLayout>(std::move(places));
+  const auto embedded = convolution_ ? hidden : at::Tensor();
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     if (states) states->push_back(hidden);
-    hidden = (*layers_[i])({hidden, layout, PrefixRows::of_layer(prefix, i)});
+    hidden = (*layers_[i])({hidden, layout, PrefixRows::of_layer(prefix, i), positions});
+    if (i == 0 && convolution_) hidden = (*convolution_)({embedded, hidden, layout});
   }
   if (states) states->push_back(hidden);
   return hidden;
@@ -89,7 +101,8 @@ ModelKind BertModel::kind() const {
 }
 
 PrefixSizes BertModel::prefix_sizes() const {
-  if (config_.positions != families::BertPositions::kAbsolute || config_.distilbert()) return {};
+  if (config_.positions != families::BertPositions::kAbsolute || config_.distilbert() || config_.is_deberta())
+    return {};
   return {config_.num_layers, config_.num_heads, config_.hidden_size / config_.num_heads};
 }
 
@@ -98,7 +111,11 @@ std::shared_ptr<Cache> BertModel::make_cache() const {
 }
 
 void BertModel::init_parameter(const std::string& name, at::Tensor values, tensor::RandomKey key) const {
-  if (name.ends_with("bias")) {
+  if (name.find(".conv.conv.") != std::string::npos) {  // upstream leaves torch's first values
+    const auto& d = config_.deberta;
+    const double bound = 1 / std::sqrt(static_cast<double>(config_.hidden_size / d.conv_groups * d.conv_kernel));
+    tensor::fill_uniform(values, key, -bound, bound);
+  } else if (name.ends_with("bias")) {
     values.zero_();
   } else if (name.ends_with("LayerNorm.weight") || name.ends_with("layer_norm.weight")) {
     values.fill_(1);
@@ -119,6 +136,7 @@ ModelOutput BertModel::compute(ModelInput in) {
   const BertEmbeddingsInput tokens{batch.pack(in.input_ids),
                                    pack(in.position_ids, default_positions(config_, in.input_ids, prefix)),
                                    pack(in.token_type_ids, at::zeros_like(in.input_ids)),
+                                   config_.is_deberta() ? batch.visible : at::Tensor(),
                                    {}};
   const auto keys = token_keys(in.row_ids, in.attention_mask, in.input_ids.size(0), in.input_ids.size(1));
   const tensor::PassScope draws(keys.defined() ? batch.pack(keys) : keys, in.first_draw);
@@ -128,10 +146,9 @@ ModelOutput BertModel::compute(ModelInput in) {
     places.prefix.index = tensor::beside(places.prefix.index, in.input_ids);
     places.visible = places.prefix.visible(batch.visible);
   }
-  const auto layout = std::make_shared<const BertLayout>(std::move(places));
   ModelOutput out;
   std::vector<at::Tensor> states;
-  const auto hidden = backbone_->encode(tokens, layout, in.prefix, in.want_hidden ? &states : nullptr);
+  const auto hidden = backbone_->encode(tokens, std::move(places), in.prefix, in.want_hidden ? &states : nullptr);
   for (const auto& state : states) out.hidden.push_back(batch.unpack(state));
   apply_head(in, batch, hidden, out);
   return out;

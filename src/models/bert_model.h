@@ -4,12 +4,13 @@
 #include <vector>
 
 #include "models/bert_layers.h"
+#include "models/deberta_layers.h"
 #include "models/model.h"
 #include "models/padding.h"
 
 namespace tessera::models {
 
-/// "bert", "roberta", "electra" or "distilbert": embeddings, layers and, for BERT's classifier, the pooler.
+/// "bert", "roberta", "electra", "distilbert" or "deberta": embeddings, layers and, for BERT's classifier, the pooler.
 class BertBackbone : public torch::nn::Module {
  public:
   BertBackbone(const families::BertConfig& config, const families::Blueprint& plan, at::ScalarType dtype);
@@ -17,23 +18,25 @@ class BertBackbone : public torch::nn::Module {
   BertDense* pooler() { return pooler_.get(); }
   /// T D after the last layer; the inputs of the layers and the result are appended to *states unless null. prefix:
   /// keys and values of each layer, [2 * layers, V, H, D / H], or undefined.
-  at::Tensor encode(const BertEmbeddingsInput& tokens, const std::shared_ptr<const BertLayout>& layout,
-                    const at::Tensor& prefix, std::vector<at::Tensor>* states);
+  at::Tensor encode(const BertEmbeddingsInput& tokens, BertLayout layout, const at::Tensor& prefix,
+                    std::vector<at::Tensor>* states);
 
  private:
   std::shared_ptr<BertEmbeddings> embeddings_;
   std::shared_ptr<nn::Linear> projection_;  // of embeddings that are narrower or wider than the layers; or null
   std::vector<std::shared_ptr<BertLayerBlock>> layers_;
+  std::shared_ptr<DebertaPositions> positions_;      // or null
+  std::shared_ptr<DebertaConvolution> convolution_;  // or null
   std::shared_ptr<BertDense> pooler_;
 };
 
-/// BERT, RoBERTa, ELECTRA and DistilBERT (Devlin et al. 2019, Liu et al. 2019, Clark et al. 2020, Sanh et al. 2019)
-/// with transformers' module and parameter names.
+/// BERT, RoBERTa, ELECTRA, DistilBERT and DeBERTa (Devlin et al. 2019, Liu et al. 2019, Clark et al. 2020, Sanh et al.
+/// 2019, He et al. 2021 and 2023) with transformers' module and parameter names.
 class BertModel : public Model {
  public:
   BertModel(const families::BertConfig& config, const families::Blueprint& plan, at::ScalarType dtype);
   ModelKind kind() const override;
-  /// None where positions are relative, and in DistilBERT, which takes none upstream.
+  /// None where positions are relative, and in DistilBERT and DeBERTa, which take none upstream.
   PrefixSizes prefix_sizes() const override;
   /// ConfigError: encoders do not generate.
   std::shared_ptr<Cache> make_cache() const override;
@@ -63,6 +66,7 @@ class BertForSequenceClassification : public BertModel {
   at::Tensor scores(const at::Tensor& first);
   std::shared_ptr<nn::Dropout> dropout_;
   std::shared_ptr<nn::Linear> pre_classifier_;  // DistilBERT's; or null
+  std::shared_ptr<nn::Layer> pooler_;           // DeBERTa's; or null
   std::shared_ptr<nn::Layer> classifier_;       // a Linear, or the two of RoBERTa and ELECTRA
 };
 
@@ -78,6 +82,7 @@ class BertForMaskedLm : public BertModel {
  private:
   void build_bert_head(const families::Blueprint& plan, at::ScalarType dtype);
   void build_electra_head(const families::Blueprint& plan, at::ScalarType dtype);
+  void build_deberta_head(const families::Blueprint& plan, at::ScalarType dtype);
   void build_distilbert_head(const families::Blueprint& plan, at::ScalarType dtype);
   void add_projector(const families::Blueprint& plan, const std::string& name, at::ScalarType dtype);
   at::Tensor logits(const at::Tensor& hidden);

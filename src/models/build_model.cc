@@ -45,12 +45,16 @@ std::shared_ptr<Model> build(const families::DecoderConfig& c, at::ScalarType dt
 std::shared_ptr<Model> build(const families::BertConfig& c, at::ScalarType dtype, ModelConfig& out) {
   const bool classifies = c.head == families::BertHead::kSequenceClassification;
   out.kind = classifies ? ModelKind::kSequenceClassification : ModelKind::kMaskedLm;
-  out.default_lora_targets = {c.names.query, c.names.value};
+  out.default_lora_targets = {c.names.query};
+  if (c.names.value != c.names.query) out.default_lora_targets.push_back(c.names.value);
   out.vocab_size = c.vocab_size;
   out.pad_token_id = c.pad_token_id;
   out.task_type = classifies ? "SEQ_CLS" : "";
   out.output_embedding = masked_lm_head_name(c);
-  out.max_positions = c.longest_row();
+  if (c.positions == families::BertPositions::kNone)
+    out.known_positions = c.max_positions;
+  else
+    out.max_positions = c.longest_row();
   return make_bert(c, dtype);
 }
 

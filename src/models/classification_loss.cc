@@ -1,7 +1,9 @@
 #include "models/classification_loss.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/binary_cross_entropy_with_logits.h>
 #include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/log_softmax.h>
 #include <ATen/ops/mse_loss.h>
 
 #include <string>
@@ -33,6 +35,15 @@ at::Tensor classification_loss(const at::Tensor& logits, const at::Tensor& label
         at::binary_cross_entropy_with_logits(scores, labels.view_as(scores).to(at::kFloat), {}, {}, at::Reduction::Sum);
   }
   return (sum / normalizer).to(logits.scalar_type());
+}
+
+at::Tensor deberta_classification_loss(const at::Tensor& logits, const at::Tensor& labels,
+                                       const families::ClassifierConfig& config, double normalizer) {
+  const bool distributions =
+      config.problem == families::ProblemType::kByLabels && config.num_labels > 1 && labels.sizes() == logits.sizes();
+  if (!distributions) return classification_loss(logits, labels, config, normalizer);
+  const auto sum = (at::log_softmax(logits.to(at::kFloat), -1) * labels.to(at::kFloat)).sum();
+  return (sum * (-static_cast<double>(config.num_labels) / normalizer)).to(logits.scalar_type());
 }
 
 }  // namespace tessera::models

@@ -11,4 +11,9 @@ namespace tessera::models {
 at::Tensor classification_loss(const at::Tensor& logits, const at::Tensor& labels,
                                const families::ClassifierConfig& config, double normalizer);
 
+/// DeBERTa's, whose labels of several numbers are probabilities of the classes where the configuration says nothing of
+/// the problem. The normalizer counts labels, of which a row has one for each class.
+at::Tensor deberta_classification_loss(const at::Tensor& logits, const at::Tensor& labels,
+                                       const families::ClassifierConfig& config, double normalizer);
+
 }  // namespace tessera::models

@@ -17,6 +17,7 @@ constexpr std::array kTables = {"model.embed_tokens.weight",
                                 "bert.embeddings.word_embeddings.weight",
                                 "roberta.embeddings.word_embeddings.weight",
                                 "electra.embeddings.word_embeddings.weight",
+                                "deberta.embeddings.word_embeddings.weight",
                                 "distilbert.embeddings.word_embeddings.weight"};
 constexpr std::array kHeads = {"lm_head.weight",         "embed_out.weight",         "cls.predictions.decoder.weight",
                                "lm_head.decoder.weight", "generator_lm_head.weight", "vocab_projector.weight"};

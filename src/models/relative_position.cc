@@ -1,6 +1,13 @@
 #include "models/relative_position.h"
 
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/ceil.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/log.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/sign.h>
+#include <ATen/ops/where.h>
 
 #include <algorithm>
 #include <cmath>
@@ -39,6 +46,21 @@ at::Tensor relative_position_buckets(std::int64_t first_query, std::int64_t quer
     }
   }
   return out;
+}
+
+std::vector<std::int64_t> distance_rows(std::int64_t longest, std::int64_t span, std::int64_t buckets,
+                                        std::int64_t max_distance) {
+  auto rows = at::arange(1 - longest, longest, at::kLong);
+  if (const std::int64_t half = buckets / 2; half > 0) {
+    // libtorch's own logarithm and upstream's order of operations, because ceil() falls on upstream's side only then.
+    const auto distance = rows.abs();
+    const auto base = at::scalar_tensor(static_cast<double>(max_distance - 1) / static_cast<double>(half), at::kFloat);
+    const auto far = at::ceil(at::log(distance.clamp_min(half - 1) / half) / at::log(base) * (half - 1)) + half;
+    rows = at::where(distance.le(half), rows, (far * at::sign(rows)).to(at::kLong));
+  }
+  rows = (rows + span).clamp(0, 2 * span - 1);
+  const auto* data = rows.const_data_ptr<std::int64_t>();
+  return {data, data + rows.numel()};
 }
 
 }  // namespace tessera::models

@@ -96,7 +96,8 @@ void pack_layers(Assembled& a, const AssembleOptions& options, const peft::PeftM
 
 bool is_of_head(const std::string& parameter) {
   return parameter.starts_with("score.") || parameter.starts_with("classifier.") ||
-         parameter.starts_with("pre_classifier.") || parameter.find(".pooler.") != std::string::npos;
+         parameter.starts_with("pre_classifier.") || parameter.starts_with("pooler.") ||
+         parameter.find(".pooler.") != std::string::npos;
 }
 
 /// Weights of a classifier's head that the source lacks, or has for another number of labels, get the family's initial

@@ -9,13 +9,13 @@ namespace tessera::text {
 /// The class has a converter in transformers, but not here.
 [[noreturn]] void throw_not_converted(const TokenizerConfig& config, const std::string& file);
 
-/// spiece.model, tokenizer.model as Llama's, CodeLlama's, Gemma's and T5's classes convert them. Without a class: BPE
-/// in Llama 2's form, Unigram in the form that Hugging Face publishes for T5, whose layout (pad 0, eos 1, unk 2) gets
-/// 100 <extra_id_N> behind the pieces, N falling. `special` receives the special tokens: the configuration's, else the
-/// model's own.
+/// spiece.model, tokenizer.model, spm.model as Llama's, CodeLlama's, Gemma's, T5's and DeBERTa-v2's classes convert
+/// them. Without a class: BPE in Llama 2's form, Unigram in the form that Hugging Face publishes for T5, whose layout
+/// (pad 0, eos 1, unk 2) gets 100 <extra_id_N> behind the pieces, N falling. `special` receives the special tokens: the
+/// configuration's, else the model's own.
 std::string sentencepiece_to_json(const std::string& file, const TokenizerConfig& config, SpecialTokens& special);
 
-/// vocab.json and merges.txt: GPT-2's form; RoBERTa's kind and Qwen2's by the class.
+/// vocab.json and merges.txt: GPT-2's form; RoBERTa's kind, DeBERTa's and Qwen2's by the class.
 std::string gpt2_to_json(const std::string& vocab_file, const std::string& merges_file, const TokenizerConfig& config,
                          SpecialTokens& special);
 

@@ -151,6 +151,33 @@ void set_t5_form(const SentencePieceModel& model, const TokenizerConfig& config,
   root["post_processor"] = json_template({-1, ""}, eos);
 }
 
+// DeBERTa-v2's: white space at both ends goes, several spaces are one; a text is between [CLS] and [SEP].
+void set_deberta_form(const SentencePieceModel& model, const TokenizerConfig& config, const std::string& file,
+                      json& root) {
+  const auto piece = [&](const std::string& text) {
+    const auto it =
+        std::find_if(model.pieces.begin(), model.pieces.end(), [&](const auto& p) { return p.text == text; });
+    if (it == model.pieces.end()) throw DataError(fmt::format("{}: the model has no piece \"{}\"", file, text), file);
+    return IdAndToken{static_cast<std::int32_t>(it - model.pieces.begin()), text};
+  };
+  root["model"] = any_model(model, false);
+  json parts = json::array();
+  if (config.do_lower_case.value_or(false)) parts.push_back({{"type", "Lowercase"}});
+  parts.push_back({{"type", "Strip"}, {"strip_left", true}, {"strip_right", true}});
+  for (auto& part : preparation(model, false)) parts.push_back(std::move(part));
+  parts.push_back({{"type", "Replace"}, {"pattern", {{"Regex", " {2,}"}}}, {"content", " "}});
+  root["normalizer"] = {{"type", "Sequence"}, {"normalizers", parts}};
+  const auto words = metaspace(!config.add_prefix_space.value_or(true) ? "never"
+                               : config.legacy.value_or(true)          ? "always"
+                                                                       : "first");
+  json cuts = json::array();
+  if (config.split_by_punct.value_or(false)) cuts.push_back({{"type", "Punctuation"}, {"behavior", "Isolated"}});
+  cuts.push_back(words);
+  root["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", cuts}};
+  root["decoder"] = words;
+  root["post_processor"] = json_cls_sep_template(piece("[CLS]"), piece("[SEP]"));
+}
+
 // Without a class: what the model itself says.
 void set_own_form(const SentencePieceModel& model, const IdAndToken& bos, const IdAndToken& eos, json& root) {
   const IdAndToken none{-1, ""};
@@ -202,6 +229,8 @@ std::string sentencepiece_to_json(const std::string& file, const TokenizerConfig
     set_gemma_form(model, config.special, root);
   else if (family == "T5" || family == "MT5")
     set_t5_form(model, config, eos, root);
+  else if (family == "DebertaV2")
+    set_deberta_form(model, config, file, root);
   else if (family.empty())
     set_own_form(model, bos, eos, root);
   else

@@ -93,7 +93,8 @@ void throw_not_converted(const TokenizerConfig& config, const std::string& file)
 std::string gpt2_to_json(const std::string& vocab_file, const std::string& merges_file, const TokenizerConfig& config,
                          SpecialTokens& special) {
   const auto form = config.family();
-  if (!form.empty() && form != "GPT2" && form != "CodeGen" && form != "Qwen2" && !is_roberta(config))
+  if (!form.empty() && form != "GPT2" && form != "CodeGen" && form != "Qwen2" && form != "Deberta" &&
+      !is_roberta(config))
     throw_not_converted(config, vocab_file);
   special = find_tokenizer_class("GPT2Tokenizer", vocab_file)->special;
   if (form.empty())
@@ -109,6 +110,9 @@ std::string gpt2_to_json(const std::string& vocab_file, const std::string& merge
   if (form == "Qwen2") {
     root["normalizer"] = {{"type", "NFC"}};
     root["pre_tokenizer"] = json_split_then_byte_level(kQwen2Pattern);
+  } else if (form == "Deberta") {
+    root["post_processor"] =
+        json_cls_sep_template(entry(vocabulary, "[CLS]", vocab_file), entry(vocabulary, "[SEP]", vocab_file));
   } else if (is_roberta(config)) {
     const auto sep = entry(vocabulary, special.sep, vocab_file), cls = entry(vocabulary, special.cls, vocab_file);
     root["post_processor"] = {{"type", "RobertaProcessing"},

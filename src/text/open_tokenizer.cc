@@ -28,7 +28,8 @@ bool is_made_anew(const TokenizerConfig& config) {
 }
 
 fs::path file_to_convert(const fs::path& folder) {
-  for (const char* name : {"spiece.model", "tokenizer.model", "sentencepiece.bpe.model", "vocab.json", "vocab.txt"})
+  for (const char* name :
+       {"spiece.model", "tokenizer.model", "sentencepiece.bpe.model", "spm.model", "vocab.json", "vocab.txt"})
     if (is_there(folder / name)) return folder / name;
   throw DataError(
       fmt::format("{}: tokenizer_config.json asks (by add_prefix_space or from_slow) that the tokenizer be "
@@ -58,6 +59,10 @@ Pipeline convert(const fs::path& path, TokenizerConfig config) {
   config.is_converted = true;
   if (config.has_rule(kRebuilds) && config.prefix_is_null) config.add_prefix_space = false;
   if (config.has_rule(kLowercases) && !config.clean_up_tokenization_spaces) config.clean_up_tokenization_spaces = true;
+  if (config.family() == "Deberta")  // its mask takes the space before it in the slow class alone
+    for (auto& token : config.named)
+      if (token.content == config.special.mask && !token.flags)
+        token.flags = {.content = token.content, .lstrip = true, .special = true};
   SpecialTokens special;
   std::string json;
   if (path.extension() == ".txt" && name != "merges.txt") {
@@ -81,13 +86,13 @@ std::shared_ptr<const Tokenizer> open_tokenizer(const std::string& folder_or_fil
   };
   if (path.extension() == ".gguf") return from_gguf(folder_or_file);
   if (!fs::is_directory(path)) return make_tokenizer(load(path));
-  for (const char* name : {"tokenizer.json", "spiece.model", "tokenizer.model", "sentencepiece.bpe.model"})
+  for (const char* name : {"tokenizer.json", "spiece.model", "tokenizer.model", "sentencepiece.bpe.model", "spm.model"})
     if (is_there(path / name)) return make_tokenizer(load(path / name));
   if (is_there(path / "vocab.json") && is_there(path / "merges.txt")) return make_tokenizer(load(path / "vocab.json"));
   if (is_there(path / "vocab.txt")) return make_tokenizer(load(path / "vocab.txt"));
   if (const auto gguf = find_gguf(folder_or_file)) return from_gguf(*gguf);
   throw DataError(fmt::format("{}: no tokenizer in this folder; looked for tokenizer.json, spiece.model, "
-                              "tokenizer.model, vocab.json with merges.txt, vocab.txt, a .gguf file",
+                              "tokenizer.model, spm.model, vocab.json with merges.txt, vocab.txt, a .gguf file",
                               folder_or_file),
                   folder_or_file);
 }

@@ -113,8 +113,8 @@ void apply_special_tokens(const SpecialTokens& changes, Pipeline& pipeline) {
 }
 
 void save_pipeline(const Pipeline& pipeline, const std::string& folder) {
-  constexpr std::array kOthers{"spiece.model", "tokenizer.model", "sentencepiece.bpe.model",
-                               "vocab.json",   "merges.txt",      "vocab.txt"};
+  constexpr std::array kOthers{"spiece.model", "tokenizer.model", "sentencepiece.bpe.model", "spm.model", "vocab.json",
+                               "merges.txt",   "vocab.txt"};
   if (!pipeline.source) throw CheckpointError("this tokenizer was put together from stages and has no files to save");
   ensure_writable_folder(folder);
   const fs::path out(folder), from(pipeline.source->folder);

@@ -246,6 +246,7 @@ void take_settings(const json& root, const std::string& file, TokenizerConfig& o
   take(root, "strip_accents", out.strip_accents);
   take(root, "tokenize_chinese_chars", out.tokenize_chinese_chars);
   take(root, "trim_offsets", out.trim_offsets);
+  take(root, "split_by_punct", out.split_by_punct);
   if (const auto it = root.find("truncation_side"); it != root.end()) {
     if (*it != "left" && *it != "right")
       throw DataError(

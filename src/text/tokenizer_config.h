@@ -33,7 +33,7 @@ struct TokenizerConfig {
   std::map<std::string, std::string> chat_templates, template_files;  // by name: the text, and where it stands
   std::optional<int> extra_ids;                                       // T5: how many <extra_id_N>
   std::optional<bool> add_prefix_space, add_bos_token, add_eos_token, legacy, clean_up_tokenization_spaces;
-  std::optional<bool> do_lower_case, strip_accents, tokenize_chinese_chars, trim_offsets;
+  std::optional<bool> do_lower_case, strip_accents, tokenize_chinese_chars, trim_offsets, split_by_punct;
   AddedTokens::Special special_in_text = AddedTokens::Special::kFound;
   std::optional<Side> truncation_side = {};
   bool from_slow = false, prefix_is_null = false;

@@ -26,7 +26,7 @@ at::Tensor lookup(const at::Tensor& table, const at::Tensor& ids, std::int64_t p
 at::Tensor linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels,
                                 const CrossEntropyOptions& options, std::int64_t piece = 1 << 27);
 at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& bias,
-                     const AttentionOptions& options);
+                     const DistanceTables& distances, const AttentionOptions& options);
 at::Tensor causal_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                             const CausalAttentionOptions& options);
 

@@ -204,11 +204,29 @@ bool prefers_cudnn(const at::Tensor& q, const CausalAttentionOptions& o) {
          capability < 100 && !at::globalContext().deterministicAlgorithms();
 }
 
+/// A table with a row for each distance, from the greatest to the smallest.
+at::Tensor by_distance(const at::Tensor& table, const DistanceTables& tables) {
+  if (!table.defined()) return table;
+  const std::vector<std::int64_t> rows(tables.rows->rbegin(), tables.rows->rend());
+  return lookup(table, at::tensor(rows, at::TensorOptions().dtype(at::kLong)), -1);
+}
+
+/// The products of tokens [H, N, D] with the rows of their distances to all tokens, [H, N, N]: of token t the row of
+/// the distance t - u for token u. rows: those of the distances N - 1 .. -(N - 1), [2N - 1, H, D].
+at::Tensor distance_products(const at::Tensor& x, const at::Tensor& rows) {
+  // [H, N, 2N - 1]; of token t, u is column N - 1 - t + u
+  const auto all = at::matmul(x, rows.permute({1, 2, 0})).contiguous();
+  const std::int64_t n = x.size(1), width = 2 * n - 1;
+  return all.as_strided({x.size(0), n, n}, {n * width, width - 1, 1}, all.storage_offset() + n - 1);
+}
+
 }  // namespace
 
 at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& bias,
-                     const AttentionOptions& o) {
+                     const DistanceTables& distances, const AttentionOptions& o) {
   const DropoutMask mask(o.dropout, q.size(0));
+  const auto with_query = by_distance(distances.with_query, distances),
+             with_key = by_distance(distances.with_key, distances);
   std::vector<at::Tensor> results;
   for (std::int64_t s = 0; s < o.query_rows->count(); ++s) {
     const auto e = extent_of(o, s);
@@ -216,6 +234,13 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
       return x.narrow(0, begin, length).view({length, o.num_heads, -1}).transpose(0, 1);
     };
     auto products = at::matmul(heads(q, e.query, e.m), heads(k, e.key, e.n).transpose(1, 2));  // [H, M, N]
+    // Rows of this sequence's distances; for keys in the other order, as they are counted from there.
+    const auto rows = [&](const at::Tensor& table) {
+      return table.narrow(0, table.size(0) / 2 - (e.n - 1), 2 * e.n - 1).view({2 * e.n - 1, o.num_heads, -1});
+    };
+    if (with_query.defined()) products = products + distance_products(heads(q, e.query, e.m), rows(with_query));
+    if (with_key.defined())
+      products = products + distance_products(heads(k, e.key, e.n), rows(with_key).flip(0)).transpose(1, 2);
     if (o.scale != 1.0) products = products * o.scale;
     auto scores = products.to(at::kFloat);
     if (bias.defined()) scores = scores + bias.to(at::kFloat).narrow(1, 0, e.m).narrow(2, 0, e.n);
@@ -225,6 +250,8 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
       counts = counts.defined() ? counts.logical_and(visible) : visible;
     }
     if (counts.defined()) scores = without_hidden(scores, counts);
+    if (o.hides_queries && o.key_visible.defined())
+      scores = scores.masked_fill(o.key_visible.narrow(0, e.key, e.n).eq(0).unsqueeze(1), 0.0);
     const auto p = probabilities(scores, q.scalar_type(), e, mask);
     results.push_back(at::matmul(p, heads(v, e.key, e.n)).transpose(0, 1).reshape({e.m, -1}));
   }

@@ -56,6 +56,9 @@ class RowSoftmax {
     return options_.causal ? std::min(n_, std::max<std::int64_t>(0, row % m_ + n_ - m_ + 1)) : n_;
   }
 
+  /// The row's query is hidden: nothing that it scores counts.
+  bool hides(std::int64_t row) const { return options_.hides_queries && visible_ && !visible_[row % m_]; }
+
   void apply(float* scores, std::int64_t row) const {
     const std::int64_t seen_keys = seen(row);
     bool any = visible_ == nullptr && seen_keys > 0;
@@ -63,6 +66,7 @@ class RowSoftmax {
       if (!visible_[j]) scores[j] = -std::numeric_limits<float>::max();
       any = any || visible_[j];
     }
+    any = any && !hides(row);
     if (!any) return std::fill(scores, scores + n_, 1.0f / static_cast<float>(n_));
     kernels::softmax(scores, bias_ ? bias_ + bias_offset(row) : nullptr, seen_keys);
     std::fill(scores + seen_keys, scores + n_, 0.0f);
@@ -104,16 +108,21 @@ at::Tensor dropped(const Slice& slice) {
 
 struct SavedAttention : torch::CustomClassHolder {
   AttentionOptions options;
+  decltype(DistanceTables::rows) distance_rows;
   DropoutMask mask;
 };
 
 class Attention : public torch::autograd::Function<Attention> {
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                            const std::optional<at::Tensor>& given_bias, const AttentionOptions& options) {
+                            const std::optional<at::Tensor>& given_bias, const std::optional<at::Tensor>& with_query,
+                            const std::optional<at::Tensor>& with_key,
+                            const decltype(DistanceTables::rows)& distance_rows, const AttentionOptions& options) {
     const auto bias = given_bias.value_or(at::Tensor());
+    const DistanceTables distances{with_query.value_or(at::Tensor()), with_key.value_or(at::Tensor()), distance_rows};
     auto saved = c10::make_intrusive<SavedAttention>();
     saved->options = options;
+    saved->distance_rows = distance_rows;
     saved->mask = DropoutMask(options.dropout, q.size(0));
     const auto bias32 = bias.defined() ? bias.to(at::kFloat).contiguous() : bias;
     const auto out = at::empty(q.sizes(), q.options());
@@ -121,13 +130,13 @@ class Attention : public torch::autograd::Function<Attention> {
     std::int64_t offset = 0;
     for (std::int64_t s = 0; s < options.query_rows->count(); ++s) {
       const auto slice = slice_of(kept, *saved, s, offset);
-      probabilities(q, k, bias32, options, s, slice.p);
+      probabilities({q, k}, bias32, distances, options, s, slice.p);
       const auto v_s = heads(v, options.key_rows->begin[s], options.key_rows->length[s], options.num_heads);
       auto out_s = heads(out, options.query_rows->begin[s], options.query_rows->length[s], options.num_heads);
       out_s.copy_(gemm(dropped(slice), v_s));
       offset += slice.p.numel();
     }
-    ctx->save_for_backward({q, k, v, kept});
+    ctx->save_for_backward({q, k, v, kept, distances.with_query, distances.with_key});
     ctx->saved_data["options"] = c10::IValue::make_capsule(saved);
     if (bias.defined()) ctx->saved_data["bias_sizes"] = bias.sizes().vec();
     ctx->saved_data["bias_dtype"] = static_cast<std::int64_t>(bias.defined() ? bias.scalar_type() : at::kFloat);
@@ -140,7 +149,15 @@ class Attention : public torch::autograd::Function<Attention> {
     const auto state = c10::static_intrusive_pointer_cast<SavedAttention>(ctx->saved_data["options"].toCapsule());
     const auto& o = state->options;
     const auto g = grads[0].contiguous();
+    const DistanceTables distances{saved[4], saved[5], state->distance_rows};
     const auto gq = at::zeros_like(q), gk = at::zeros_like(k), gv = at::zeros_like(v);
+    std::size_t input = 3;  // inputs that are not there are not counted, and tables have no bias beside them
+    const auto gtable = [&](const at::Tensor& t) {
+      const bool wanted = t.defined() && ctx->needs_input_grad(input++);
+      return wanted ? at::zeros_like(t, t.options().dtype(at::kFloat)) : at::Tensor();
+    };
+    const auto gwith_query = gtable(distances.with_query);
+    const DistanceTables gdistances{gwith_query, gtable(distances.with_key)};
     at::Tensor gbias;
     if (ctx->saved_data.count("bias_sizes") && ctx->needs_input_grad(3)) {
       gbias = at::zeros(ctx->saved_data["bias_sizes"].toIntVector(), q.options().dtype(at::kFloat));
@@ -161,9 +178,11 @@ class Attention : public torch::autograd::Function<Attention> {
       if (o.scale != 1.0) ds.mul_(o.scale);
       query(gq).copy_(gemm(ds, key(k)));
       key(gk).copy_(gemm(ds.transpose(1, 2), query(q)));
+      if (distances.any()) add_distance_gradients(ds, {query(q), key(k)}, distances, {query(gq), key(gk)}, gdistances);
     }
+    const auto as_given = [&](const at::Tensor& t) { return t.defined() ? t.to(q.scalar_type()) : t; };
     if (gbias.defined()) gbias = gbias.to(static_cast<at::ScalarType>(ctx->saved_data["bias_dtype"].toInt()));
-    return {gq, gk, gv, gbias, at::Tensor()};
+    return {gq, gk, gv, gbias, as_given(gdistances.with_query), as_given(gdistances.with_key), {}, {}};
   }
 
  private:
@@ -173,11 +192,13 @@ class Attention : public torch::autograd::Function<Attention> {
     return {kept.narrow(0, offset, o.num_heads * m * n).view({o.num_heads, m, n}), o.query_rows->begin[s], saved.mask};
   }
 
-  static void probabilities(const at::Tensor& q, const at::Tensor& k, const at::Tensor& bias, const AttentionOptions& o,
-                            std::int64_t s, at::Tensor p) {
-    const auto q_s = heads(q, o.query_rows->begin[s], o.query_rows->length[s], o.num_heads);
-    const auto k_s = heads(k, o.key_rows->begin[s], o.key_rows->length[s], o.num_heads);
-    gemm_to(p, q_s, k_s.transpose(1, 2));
+  /// x: the queries and keys of all sequences.
+  static void probabilities(const SequenceHeads& x, const at::Tensor& bias, const DistanceTables& distances,
+                            const AttentionOptions& o, std::int64_t s, at::Tensor p) {
+    const SequenceHeads own{heads(x.q, o.query_rows->begin[s], o.query_rows->length[s], o.num_heads),
+                            heads(x.k, o.key_rows->begin[s], o.key_rows->length[s], o.num_heads)};
+    gemm_to(p, own.q, own.k.transpose(1, 2));
+    if (distances.any()) add_distance_scores(p, own, distances);
     if (o.scale != 1.0) p.mul_(o.scale);
     const RowSoftmax softmax(o, bias, s);
     const std::int64_t n = p.size(2);
@@ -200,6 +221,7 @@ class Attention : public torch::autograd::Function<Attention> {
       for (std::int64_t r = first; r < last; ++r) {
         float* row = out.load(r * n, n);
         if (slice.mask.drops()) slice.drop(row, row, r);
+        if (layout.hides(r)) std::fill(row, row + n, 0.0f);
         // Hidden keys have p = 0, so they add nothing to the bias gradient either.
         kernels::softmax_backward(p.at(r * n), row, bias ? bias + layout.bias_offset(r) : nullptr, n);
         out.store();
@@ -214,8 +236,19 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
                      const AttentionOptions& options) {
   TESSERA_CHECK(q.dim() == 2 && q.size(1) % options.num_heads == 0, "attention takes [tokens, heads * size]");
   TESSERA_CHECK(options.query_rows->count() == options.key_rows->count(), "queries and keys of different batches");
-  if (!has_kernels(q)) return composite::attention(q, k, v, bias, options);
-  return Attention::apply(q.contiguous(), k.contiguous(), v.contiguous(), optional(bias), options);
+  if (!has_kernels(q)) return composite::attention(q, k, v, bias, {}, options);
+  return Attention::apply(q.contiguous(), k.contiguous(), v.contiguous(), optional(bias), std::nullopt, std::nullopt,
+                          nullptr, options);
+}
+
+at::Tensor disentangled_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                  const DistanceTables& distances, const AttentionOptions& options) {
+  TESSERA_CHECK(options.query_rows->begin == options.key_rows->begin, "distances are those of the same tokens");
+  if (!distances.any()) return attention(q, k, v, at::Tensor(), options);
+  if (!has_kernels(q)) return composite::attention(q, k, v, {}, distances, options);
+  const auto table = [](const at::Tensor& t) { return optional(t.defined() ? t.contiguous() : t); };
+  return Attention::apply(q.contiguous(), k.contiguous(), v.contiguous(), std::nullopt, table(distances.with_query),
+                          table(distances.with_key), distances.rows, options);
 }
 
 }  // namespace tessera::nn

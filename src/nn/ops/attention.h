@@ -3,6 +3,7 @@
 
 #include <memory>
 
+#include "nn/ops/distance_scores.h"
 #include "nn/ops/sequence_rows.h"
 
 namespace tessera::nn {
@@ -15,6 +16,7 @@ struct AttentionOptions {
   /// [key tokens] uint8, 1: visible; undefined: all. A query that sees no key attends to all of them evenly (what
   /// adding the smallest finite number to every score does).
   at::Tensor key_visible;
+  bool hides_queries = false;  // a query that is no visible key attends to all keys evenly, too
   std::shared_ptr<const SequenceRows> query_rows, key_rows;  // same count
 };
 
@@ -23,5 +25,9 @@ struct AttentionOptions {
 /// for backward, masks are not.
 at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& bias,
                      const AttentionOptions& options);
+
+/// The same with scores of distances, softmax(scale (q k^T + distances)) v. Queries and keys are the same tokens.
+at::Tensor disentangled_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                  const DistanceTables& distances, const AttentionOptions& options);
 
 }  // namespace tessera::nn

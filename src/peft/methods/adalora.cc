@@ -29,6 +29,8 @@ std::vector<std::string> targets_of(const std::string& model_type) {
       {"llama", {"q_proj", "v_proj"}},
       {"bert", {"query", "value"}},
       {"roberta", {"query", "key", "value", "dense"}},
+      {"deberta", {"in_proj"}},
+      {"deberta-v2", {"query_proj", "key_proj", "value_proj", "dense"}},
       {"gemma", {"q_proj", "v_proj"}},
       {"gemma2", {"q_proj", "v_proj"}},
       {"gemma3_text", {"q_proj", "v_proj"}},

@@ -57,6 +57,8 @@ const Defaults* defaults_of(const models::ModelConfig& family) {
       {"bloom", {"query_key_value", "mlp.dense_4h_to_h"}, {"mlp.dense_4h_to_h"}},
       {"roberta", {"key", "value", "output.dense"}, {"output.dense"}},
       {"bert", {"key", "value", "output.dense"}, {"output.dense"}},
+      {"deberta", {"in_proj", "output.dense"}, {"output.dense"}},
+      {"deberta-v2", {"key_proj", "value_proj", "output.dense"}, {"output.dense"}},
       {"opt", {"q_proj", "k_proj", "fc2"}, {"fc2"}},
       {"gptj", {"q_proj", "v_proj", "fc_out"}, {"fc_out"}},
       {"gpt_neox", {"query_key_value", "dense_4h_to_h"}, {"dense_4h_to_h"}},

@@ -59,6 +59,7 @@ std::vector<std::string> VbLora::default_targets(const models::ModelConfig& fami
   if (family.model_type == "t5") return {"q", "k", "v", "o", "wi", "wo"};
   if (family.model_type == "mt5") return {"q", "k", "v", "o", "wi_0", "wi_1", "wo"};
   if (family.model_type == "opt") return {"q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"};
+  if (family.model_type == "deberta-v2") return {"query_proj", "key_proj", "value_proj", "dense"};
   return FactorMethod::default_targets(family);
 }
 

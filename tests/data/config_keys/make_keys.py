@@ -25,12 +25,16 @@ logging.set_verbosity_error()
 LLAMA = dict(vocab_size=24, hidden_size=16, intermediate_size=24, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2,
              max_position_embeddings=32, bos_token_id=1, eos_token_id=2, attention_dropout=0.1)
 BERT = dict(vocab_size=24, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4, max_position_embeddings=32)
+DEBERTA = dict(relative_attention=True, pos_att_type=["c2p", "p2c"], max_relative_positions=8, embedding_size=16, cls_dropout=0.1)
 T5 = dict(vocab_size=24, d_model=16, d_kv=4, d_ff=24, num_layers=2, num_heads=4, decoder_start_token_id=0)
 GPT = dict(vocab_size=24, n_positions=32, n_embd=16, n_layer=2, n_head=4, bos_token_id=1, eos_token_id=2)
 BASES = {
     "bert": BERT,
     "bloom": dict(vocab_size=24, hidden_size=16, n_layer=2, n_head=4),
     "camembert": BERT,
+    "deberta": BERT | DEBERTA | dict(talking_head=False),
+    "deberta-v2": BERT | DEBERTA | dict(position_buckets=4, share_att_key=False, norm_rel_ebd="none", conv_kernel_size=3, conv_act="tanh", conv_groups=1,
+                                        attention_head_size=4),
     "distilbert": dict(vocab_size=24, dim=16, hidden_dim=24, n_layers=2, n_heads=4, max_position_embeddings=32),
     "electra": BERT | dict(embedding_size=12),
     "falcon": dict(vocab_size=24, hidden_size=16, num_hidden_layers=2, num_attention_heads=4, ffn_hidden_size=24, bos_token_id=1, eos_token_id=2),
@@ -82,6 +86,7 @@ OTHERS = {  # where no rule makes a sensible value
     "_name_or_path": "elsewhere", "transformers_version": "4.0.0", "bad_words_ids": [[3]], "exponential_decay_length_penalty": [2, 1.5],
     "forced_bos_token_id": 3, "forced_eos_token_id": 3, "suppress_tokens": [3], "begin_suppress_tokens": [3], "num_attention_heads": 2,
     "n_head": 2, "num_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 48, "n_positions": 48, "word_embed_proj_dim": 8,
+    "pos_att_type": "c2p", "norm_rel_ebd": "layer_norm", "conv_kernel_size": 5, "conv_act": "relu", "conv_groups": 2, "pooler_hidden_act": "tanh", "embedding_size": 12,
     "query_pre_attn_scalar": 16, "attn_logit_softcapping": 0.01, "final_logit_softcapping": 0.01, "partial_rotary_factor": 0.5, "rotary_pct": 1.0,
     "original_max_position_embeddings": 16, "cross_attention_hidden_size": 8, "sep_token_id": 3, "use_sliding_window": True,
     "rope_theta": 100.0, "rope_local_base_freq": 100.0, "sliding_window_pattern": 2, "rotary_emb_base": 100, "hidden_size": 32, "n_embd": 32, "d_model": 32,
@@ -99,6 +104,9 @@ COMBINATIONS = {
     "smollm3": [{"use_sliding_window": True, "sliding_window": 2}, {"layer_types": SLIDING, "sliding_window": 2}],
     "llama": [{"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "beta_fast": 16.0}}, {"pad_token_id": -1}],
     "bert": [{"is_decoder": True, "add_cross_attention": True}],
+    "deberta": [{"pos_att_type": "p2c|C2P"}, {"pos_att_type": ["c2p", "p2p"]}, {"type_vocab_size": 2}, {"legacy": False, "tie_word_embeddings": False}],
+    "deberta-v2": [{"pos_att_type": "p2c|C2P"}, {"pos_att_type": ["c2p", "p2p"]}, {"conv_kernel_size": 4}, {"position_buckets": 1}, {"norm_rel_ebd": "None | Layer_Norm"},
+                   {"legacy": False, "tie_word_embeddings": False}],
 }
 NEWER = {  # of transformers 5
     "*": {"problem_type": None, "output_hidden_states": True, "quantization_config": {"quant_method": "gptq", "bits": 4}, "auto_map": {"AutoConfig": "c.C"}},

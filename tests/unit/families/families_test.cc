@@ -107,6 +107,38 @@ TEST(Families, ASmallConfigOfDistilBertHasTwoNamesForItsSizes) {
   EXPECT_THROW(parse({{"sinusoidal_pos_embds", true}}), ConfigError);
 }
 
+TEST(Families, DebertaReadsItsKeysAsUpstream) {
+  const auto parse = [](nlohmann::json keys, const char* type = "deberta-v2") {
+    keys["model_type"] = type;
+    return std::get<BertConfig>(parse_config(keys, "config.json"));
+  };
+  const auto v3 = parse({{"pos_att_type", "p2c|c2p"},
+                         {"relative_attention", true},
+                         {"max_relative_positions", -1},
+                         {"position_buckets", 256},
+                         {"norm_rel_ebd", "layer_norm"},
+                         {"share_att_key", true},
+                         {"position_biased_input", false}});
+  EXPECT_EQ(v3.deberta.scores, 3);
+  EXPECT_EQ(v3.deberta.span(), 256);
+  EXPECT_EQ(v3.deberta.max_distance, 512);
+  EXPECT_TRUE(v3.deberta.shares_projections && v3.deberta.norms_positions);
+  EXPECT_EQ(v3.positions, BertPositions::kNone);
+  EXPECT_EQ(parse({{"pos_att_type", {"C2P", "p2p"}}}).deberta.scores, 1);  // lists are taken as they are
+  EXPECT_EQ(parse({{"pos_att_type", {"c2p", "p2p"}}}, "deberta").deberta.scores, 3);
+  EXPECT_EQ(parse({{"pos_att_type", "C2P | p2p"}}, "deberta").deberta.scores, 3);
+  for (const nlohmann::json& refused :
+       std::vector<nlohmann::json>{{{"conv_kernel_size", 4}},
+                                   {{"conv_kernel_size", 3}, {"conv_groups", 7}},
+                                   {{"attention_head_size", 32}},
+                                   {{"pooler_hidden_size", 8}},
+                                   {{"position_buckets", 1}},
+                                   {{"position_buckets", 8}, {"max_relative_positions", 5}},
+                                   {{"legacy", false}, {"embedding_size", 8}}})
+    EXPECT_THROW(parse(refused), ConfigError) << refused;
+  EXPECT_THROW(parse({{"talking_head", true}}, "deberta"), ConfigError);
+}
+
 TEST(Families, VocabulariesOfTheRobertasDiffer) {
   const auto vocabulary = [](const char* type) {
     return std::get<BertConfig>(parse_config({{"model_type", type}}, "config.json")).vocab_size;
@@ -120,7 +152,8 @@ TEST(Families, ABertWithoutAHeadIsKnown) {
   for (const auto& [type, architecture] :
        {std::pair("bert", "BertModel"), std::pair("roberta", "RobertaModel"),
         std::pair("xlm-roberta", "XLMRobertaModel"), std::pair("camembert", "CamembertModel"),
-        std::pair("electra", "ElectraForPreTraining"), std::pair("distilbert", "DistilBertModel")}) {
+        std::pair("electra", "ElectraForPreTraining"), std::pair("deberta-v2", "DebertaV2Model"),
+        std::pair("deberta", "DebertaModel"), std::pair("distilbert", "DistilBertModel")}) {
     std::string note;
     const nlohmann::json config = {
         {"model_type", type}, {"architectures", {architecture}}, {"_model_name_or_path", "base"}};

@@ -130,22 +130,25 @@ const char* const kRelative = R"({"position_embedding_type": "relative_key_query
 
 INSTANTIATE_TEST_SUITE_P(
     Families, OtherDeviceModel,
-    testing::Values(
-        DeviceCase{"llama_gqa_rope3", "padded"}, DeviceCase{"llama_gqa_rope3", "documents"},
-        DeviceCase{"llama_gqa_rope3", "padded", true}, DeviceCase{"llama_gqa_rope3", "padded", false, at::kBFloat16},
-        DeviceCase{"gemma2", "holes"}, DeviceCase{"gemma3", "documents"}, DeviceCase{"olmo2", "padded"},
-        DeviceCase{"granite", "documents"}, DeviceCase{"starcoder2", "documents"}, DeviceCase{"qwen3_moe", "padded"},
-        DeviceCase{"mixtral", "padded"}, DeviceCase{"gpt2", "plain"}, DeviceCase{"opt_postnorm_proj", "padded"},
-        DeviceCase{"falcon_new", "holes"}, DeviceCase{"t5_v1_0", "padded"}, DeviceCase{"t5_v1_1", "holes"},
-        DeviceCase{"t5_v1_0", "padded", true}, DeviceCase{"t5_v1_1", "padded", false, at::kBFloat16},
-        DeviceCase{"bert_mlm", "padded"}, DeviceCase{"roberta_cls", "padded"}, DeviceCase{"distilbert_mlm", "padded"},
-        DeviceCase{"electra_cls", "holes"}, DeviceCase{"stablelm_qk_norm", "documents"},
-        DeviceCase{"llama_gqa_rope3", "documents", false, at::kFloat, kDynamicRope},
-        DeviceCase{"llama_gqa_rope3", "padded", true, at::kFloat, kDynamicRope},
-        DeviceCase{"llama_gqa_rope3", "documents", false, at::kFloat, kLongRope},
-        DeviceCase{"llama_gqa_rope3", "padded", false, at::kFloat, kBloom},
-        DeviceCase{"llama_gqa_rope3", "holes", false, at::kFloat, kBloom},
-        DeviceCase{"bert_mlm", "holes", false, at::kFloat, kRelative}));
+    testing::Values(DeviceCase{"llama_gqa_rope3", "padded"}, DeviceCase{"llama_gqa_rope3", "documents"},
+                    DeviceCase{"llama_gqa_rope3", "padded", true},
+                    DeviceCase{"llama_gqa_rope3", "padded", false, at::kBFloat16}, DeviceCase{"gemma2", "holes"},
+                    DeviceCase{"gemma3", "documents"}, DeviceCase{"olmo2", "padded"},
+                    DeviceCase{"granite", "documents"}, DeviceCase{"starcoder2", "documents"},
+                    DeviceCase{"qwen3_moe", "padded"}, DeviceCase{"mixtral", "padded"}, DeviceCase{"gpt2", "plain"},
+                    DeviceCase{"opt_postnorm_proj", "padded"}, DeviceCase{"falcon_new", "holes"},
+                    DeviceCase{"t5_v1_0", "padded"}, DeviceCase{"t5_v1_1", "holes"},
+                    DeviceCase{"t5_v1_0", "padded", true}, DeviceCase{"t5_v1_1", "padded", false, at::kBFloat16},
+                    DeviceCase{"bert_mlm", "padded"}, DeviceCase{"roberta_cls", "padded"},
+                    DeviceCase{"distilbert_mlm", "padded"}, DeviceCase{"electra_cls", "holes"},
+                    DeviceCase{"deberta_v2_cls", "holes"}, DeviceCase{"deberta_v2_mlm", "padded", true},
+                    DeviceCase{"deberta_mlm", "padded"}, DeviceCase{"stablelm_qk_norm", "documents"},
+                    DeviceCase{"llama_gqa_rope3", "documents", false, at::kFloat, kDynamicRope},
+                    DeviceCase{"llama_gqa_rope3", "padded", true, at::kFloat, kDynamicRope},
+                    DeviceCase{"llama_gqa_rope3", "documents", false, at::kFloat, kLongRope},
+                    DeviceCase{"llama_gqa_rope3", "padded", false, at::kFloat, kBloom},
+                    DeviceCase{"llama_gqa_rope3", "holes", false, at::kFloat, kBloom},
+                    DeviceCase{"bert_mlm", "holes", false, at::kFloat, kRelative}));
 
 TEST(OtherDeviceExperts, TheHostWaitsAsOftenForManyAsForFew) {
   const auto waits_with = [](int experts, bool keyed) {

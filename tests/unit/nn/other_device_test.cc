@@ -343,6 +343,35 @@ TEST_P(OtherDevice, Attention) {
   }
 }
 
+TEST_P(OtherDevice, DisentangledAttention) {
+  struct Variant {
+    std::string name;
+    bool with_query, with_key, hidden;
+    double dropout;
+  };
+  const auto visible = torch::tensor({1, 1, 0, 1, 0, 0, 0, 1, 1}, at::kByte);
+  const auto rows = std::make_shared<const std::vector<std::int64_t>>(std::vector<std::int64_t>{0, 1, 1, 2, 3, 3, 4});
+  for (const auto& o : std::vector<Variant>{{"both", true, true, false, 0.0},
+                                            {"queries", true, false, true, 0.0},
+                                            {"keys", false, true, false, 0.25},
+                                            {"all", true, true, true, 0.25}}) {
+    expect_same(
+        {values({9, 8}), values({9, 8}), values({9, 8}), values({5, 8}), values({5, 8})},
+        [&](const auto& x, const auto& place) {
+          AttentionOptions options;
+          options.num_heads = 2;
+          options.scale = 0.3;
+          options.dropout = o.dropout;
+          options.hides_queries = true;
+          if (o.hidden) options.key_visible = place(visible);
+          options.query_rows = options.key_rows = rows_of({4, 3, 2});
+          const DistanceTables tables{o.with_query ? x[3] : at::Tensor(), o.with_key ? x[4] : at::Tensor(), rows};
+          return disentangled_attention(x[0], x[1], x[2], tables, options) + 0 * (x[3].sum() + x[4].sum());
+        },
+        o.name);
+  }
+}
+
 TEST_P(OtherDevice, AttentionToOtherRows) {
   expect_same(
       {values({5, 8}), values({9, 8}), values({9, 8})},

@@ -81,6 +81,16 @@ json gpt(const std::string& type, const std::string& name, json more) {
   return config;
 }
 
+const json kDistances = {{"relative_attention", true},
+                         {"pos_att_type", {"c2p", "p2c"}},
+                         {"position_biased_input", false},
+                         {"type_vocab_size", 0}};
+
+json with(json keys, const json& more) {
+  keys.update(more);
+  return keys;
+}
+
 const std::vector<Family> kFamilies = {
     {"llama", decoder("llama", "Llama", json::object())},
     {"llama_wide_heads", decoder("llama", "Llama", {{"head_dim", 32}})},
@@ -136,7 +146,11 @@ const std::vector<Family> kFamilies = {
     {"t5_narrow_heads", t5({{"d_kv", 8}, {"num_heads", 3}}), 3.5},
     {"bert", bert("bert", "BertForSequenceClassification", json::object()), 1.4},
     {"bert_masked", bert("bert", "BertForMaskedLM", json::object()), 6, 5},
-    {"roberta", bert("roberta", "RobertaForSequenceClassification", {{"pad_token_id", 1}}), 1.4}};
+    {"roberta", bert("roberta", "RobertaForSequenceClassification", {{"pad_token_id", 1}}), 1.4},
+    {"deberta_v3",
+     bert("deberta-v2", "DebertaV2ForSequenceClassification",
+          with(kDistances, {{"position_buckets", 64}, {"share_att_key", true}, {"norm_rel_ebd", "layer_norm"}})),
+     1.4}};
 
 struct StepBytes {
   std::int64_t forward, kept, backward;  // the peak of forward, what is there at its end, the peak of backward
