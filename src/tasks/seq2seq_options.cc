@@ -27,8 +27,8 @@ void add_data(config::OptionTable& table, Seq2SeqOptions& o) {
   table.add(&o.dataset_config, {"--dataset_config", "--dataset_config_name"},
             "one of several configurations of the data set: as its card names it, or a folder", group);
   table.add(&o.columns.text_column, {"--text_column"}, "column of the input text; empty: the first usual name", group);
-  table.add(&o.columns.label_column, {"--label_column", "--summary_column"}, "column of the text to predict; empty: the first usual name",
-            group);
+  table.add(&o.columns.label_column, {"--label_column", "--summary_column"},
+            "column of the text to predict; empty: the first usual name", group);
   table.add(&o.columns.label_names, {"--label_names"}, "names of integer labels 0, 1, ...", group);
   using data::FileEncoding;
   table.add_enum(&o.columns.encoding,

@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-
 #include "support/program.h"
 #include "tessera/base/error.h"
 

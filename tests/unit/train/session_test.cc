@@ -417,8 +417,9 @@ TEST_F(Sessions, ARunThatStoppedEarlyHasNothingLeftToDo) {
   auto a = arguments("stopped");  // in step 6 of 8
   a.early_stopping_patience = 1;
   a.save_strategy = Interval::kSteps;
+  a.save_steps = 2;
   run(a);
-  a.resume_from_checkpoint = "true";
+  a.resume_from_checkpoint = a.output_dir + "/checkpoint-6";
   const auto out = run(a);
   EXPECT_NE(out.find("early stop: no improvement of eval_loss in 1 evaluations"), std::string::npos) << out;
   EXPECT_EQ(TrainerState::read(a.output_dir + "/trainer_state.json").global_step, 6);
