@@ -90,7 +90,7 @@ constexpr config::RefusedFlag kRefused[] = {
     {"--fsdp_min_num_params", Unused::kNumber, kToTheLauncher},
     {"--fsdp_transformer_layer_cls_to_wrap", Unused::kText, kToTheLauncher},
     {"--accelerator_config", Unused::kText,
-     "batch sizes are per rank, and every rank cuts its own rows; --sync_each_batch is a flag; leave it out"},
+     "batch sizes are per rank, and every rank cuts its own rows; leave it out (--sync_each_batch is a flag here)"},
     {"--parallelism_config", Unused::kText, kToTheLauncher},
     {"--use_mps_device", Unused::kBool, "there is no code for such devices; leave it out to compute on the CPU"},
 };

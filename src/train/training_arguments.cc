@@ -41,8 +41,7 @@ void add_batches(config::OptionTable& table, TrainingArguments& a) {
   table
       .add(&a.sync_each_batch, {"--sync_each_batch"},
            "sum gradients over ranks after each of them: ranks keep slices of the sums, not whole gradients, but wait "
-           "for "
-           "the slowest in each batch",
+           "for the slowest in each batch",
            group)
       .only_with({{"--gradient_accumulation_steps", {config::kSet}}});
   table

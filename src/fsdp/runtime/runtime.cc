@@ -125,11 +125,13 @@ void Runtime::end_backward() {
   for (const auto& unit : units_) unit->check_files();
   reducer_.backward_finished();
   for (auto& unit : units_) unit->end_backward();
-  wait_for_copies();
   order_.end_backward();
   in_backward_ = false;
   if (!shared_memory_ && reducer_.sync()) check_same_gathers();
-  if (shared_memory_ && reducer_.sync()) end_reading();
+  if (shared_memory_ && reducer_.sync())
+    end_reading();
+  else
+    wait_for_copies();
   note_activity("between backward and the next forward");
 }
 
