@@ -50,6 +50,16 @@ at::Tensor BertEmbeddings::forward_impl(BertEmbeddingsInput in) {
   return (*dropout_)(sum);
 }
 
+nn::AttentionOptions attention_options(const BertLayout& layout, std::int64_t num_heads, double scale, double dropout) {
+  nn::AttentionOptions options;
+  options.num_heads = num_heads;
+  options.scale = scale;
+  options.dropout = dropout;
+  options.query_rows = options.key_rows = layout.rows;
+  options.key_visible = layout.visible;
+  return options;
+}
+
 BertSelfAttention::BertSelfAttention(const families::BertConfig& c, const families::Blueprint& plan,
                                      std::string class_name, at::ScalarType dtype)
     : class_name_(std::move(class_name)),
@@ -64,12 +74,7 @@ BertSelfAttention::BertSelfAttention(const families::BertConfig& c, const famili
 }
 
 at::Tensor BertSelfAttention::forward_impl(BertLayerInput in) {
-  nn::AttentionOptions options;
-  options.num_heads = num_heads_;
-  options.scale = scale_;
-  options.dropout = is_training() ? dropout_ : 0.0;
-  options.query_rows = options.key_rows = in.layout->rows;
-  options.key_visible = in.layout->visible;
+  auto options = attention_options(*in.layout, num_heads_, scale_, is_training() ? dropout_ : 0.0);
   const auto q = (*query_)(in.hidden);
   auto k = (*key_)(in.hidden), v = (*value_)(in.hidden);
   if (in.prefix.defined()) {

@@ -16,6 +16,10 @@
 #include "tessera/nn/linear.h"
 #include "tessera/nn/norm.h"
 
+namespace tessera::nn {
+struct AttentionOptions;
+}
+
 namespace tessera::models {
 
 /// How the tokens of a pass are laid out; the same for every layer.
@@ -27,6 +31,9 @@ struct BertLayout {
   std::shared_ptr<const std::vector<std::int64_t>> distance_rows = {};
   at::Tensor position_keys = {};
 };
+
+/// Of every token with the visible ones of its row.
+nn::AttentionOptions attention_options(const BertLayout& layout, std::int64_t num_heads, double scale, double dropout);
 
 struct BertEmbeddingsInput {
   at::Tensor ids, positions, types;  // T int64

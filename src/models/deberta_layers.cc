@@ -62,12 +62,7 @@ nn::DistanceTables DisentangledSelfAttention::distances(const BertLayerInput& in
 }
 
 at::Tensor DisentangledSelfAttention::forward_impl(BertLayerInput in) {
-  nn::AttentionOptions options;
-  options.num_heads = num_heads_;
-  options.scale = scale_;
-  options.dropout = is_training() ? dropout_ : 0.0;
-  options.query_rows = options.key_rows = in.layout->rows;
-  options.key_visible = in.layout->visible;
+  auto options = attention_options(*in.layout, num_heads_, scale_, is_training() ? dropout_ : 0.0);
   options.hides_queries = true;
   const auto x = heads(in.hidden);
   return nn::disentangled_attention(x.q, x.k, x.v, distances(in), options);
