@@ -30,6 +30,8 @@ LLAMA = {**NEW, "intermediate_size": 2048, "num_key_value_heads": 4, "hidden_act
 T5 = {**COMMON, "d_model": 512, "d_kv": 64, "num_heads": 8, "num_layers": LAYERS, "num_decoder_layers": LAYERS, "is_encoder_decoder": True,
       "pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0, "dropout_rate": 0.0, "relative_attention_num_buckets": 32}
 FALCON = {**NEW, "activation": "gelu", "alibi": False, "bias": False, "ffn_hidden_size": WIDE, "multi_query": True, "parallel_attn": True}
+BERT = {**NEW, "intermediate_size": WIDE, "hidden_act": "gelu", "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0,
+        "type_vocab_size": 2, "pad_token_id": 0}
 FAMILIES = {
     "llama": ("LlamaForCausalLM", LLAMA),
     "mistral": ("MistralForCausalLM", LLAMA),
@@ -53,8 +55,36 @@ FAMILIES = {
                                "do_layer_norm_before": True, "pad_token_id": 1}),
     "t5": ("T5ForConditionalGeneration", {**T5, "d_ff": 2048, "feed_forward_proj": "relu"}),
     "t5 v1.1": ("T5ForConditionalGeneration", {**T5, "d_ff": 1024, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}),
-    "bert": ("BertForMaskedLM", {**NEW, "intermediate_size": WIDE, "hidden_act": "gelu", "hidden_dropout_prob": 0.0,
-                                 "attention_probs_dropout_prob": 0.0, "type_vocab_size": 2, "pad_token_id": 0}),
+    "gemma3_text": ("Gemma3ForCausalLM", {**LLAMA, "head_dim": 64, "hidden_activation": "gelu_pytorch_tanh", "query_pre_attn_scalar": 64,
+                                          "sliding_window": 128, "tie_word_embeddings": True}),
+    "glm": ("GlmForCausalLM", {**LLAMA, "head_dim": 64, "attention_bias": True, "pad_token_id": 0}),
+    "glm4": ("Glm4ForCausalLM", {**LLAMA, "head_dim": 64, "attention_bias": True, "pad_token_id": 0}),
+    "gpt_bigcode": ("GPTBigCodeForCausalLM", {**GPT, "activation_function": "gelu_pytorch_tanh", "multi_query": True}),
+    "gpt_neo": ("GPTNeoForCausalLM", {**COMMON, "hidden_size": HIDDEN, "num_heads": HEADS, "num_layers": 4, "max_position_embeddings": 512,
+                                      "attention_types": [[["global", "local"], 2]], "window_size": 256, "embed_dropout": 0.0,
+                                      "attention_dropout": 0.0, "resid_dropout": 0.0}),
+    "granite": ("GraniteForCausalLM", {**LLAMA, "embedding_multiplier": 12.0, "logits_scaling": 8.0, "residual_multiplier": 0.22,
+                                       "attention_multiplier": 0.015625}),
+    "olmo": ("OlmoForCausalLM", {**LLAMA, "clip_qkv": None}),
+    "olmo2": ("Olmo2ForCausalLM", LLAMA),
+    "olmoe": ("OlmoeForCausalLM", {**LLAMA, "num_experts": 4, "num_experts_per_tok": 2, "intermediate_size": 1024}),
+    "phi": ("PhiForCausalLM", {**NEW, "intermediate_size": WIDE, "num_key_value_heads": HEADS, "hidden_act": "gelu_new",
+                               "partial_rotary_factor": 0.5, "embd_pdrop": 0.0, "resid_pdrop": 0.0}),
+    "qwen2_moe": ("Qwen2MoeForCausalLM", {**LLAMA, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 1024,
+                                          "shared_expert_intermediate_size": 1024}),
+    "qwen3_moe": ("Qwen3MoeForCausalLM", {**LLAMA, "head_dim": 64, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 1024}),
+    "smollm3": ("SmolLM3ForCausalLM", {**LLAMA, "pad_token_id": 0}),
+    "stablelm": ("StableLmForCausalLM", {**LLAMA, "partial_rotary_factor": 0.25}),
+    "starcoder2": ("Starcoder2ForCausalLM", {**LLAMA, "intermediate_size": WIDE, "hidden_act": "gelu_pytorch_tanh", "use_bias": True,
+                                             "embedding_dropout": 0.0, "tie_word_embeddings": True}),
+    "bert": ("BertForMaskedLM", BERT),
+    "roberta": ("RobertaForMaskedLM", {**BERT, "pad_token_id": 1, "max_position_embeddings": 514}),
+    "distilbert": ("DistilBertForMaskedLM", {**COMMON, "dim": HIDDEN, "n_heads": HEADS, "n_layers": LAYERS, "hidden_dim": WIDE, "dropout": 0.0,
+                                             "attention_dropout": 0.0, "max_position_embeddings": 512, "pad_token_id": 0}),
+    "electra": ("ElectraForMaskedLM", {**BERT, "embedding_size": HIDDEN}),
+    "deberta": ("DebertaForMaskedLM", {**BERT, "relative_attention": True, "pos_att_type": ["c2p", "p2c"], "max_relative_positions": 128}),
+    "deberta-v2": ("DebertaV2ForMaskedLM", {**BERT, "relative_attention": True, "pos_att_type": ["c2p", "p2c"], "position_buckets": 128,
+                                            "share_att_key": True, "norm_rel_ebd": "layer_norm"}),
 }
 
 
@@ -74,6 +104,10 @@ def write_tokens(path: Path) -> None:
     path.write_bytes(struct.pack("<Q", len(header)) + header + data)
 
 
+# Lookups, heads (counted by their size), and what multiplies positions.
+NOT_OF_TOKENS = ("embed", "wte", "wpe", "shared.weight", "relative", "lm_head", "decoder.weight", "vocab_projector", "pos_proj", "pos_q_proj")
+
+
 def linear_weights(folder: Path, config: dict) -> float:
     """Elements of linear weights that a token is multiplied with, the head's among them."""
     names = {}
@@ -82,18 +116,21 @@ def linear_weights(folder: Path, config: dict) -> float:
             names.update(json.loads(f.read(struct.unpack("<Q", f.read(8))[0])))
     total = 0.0
     for name, entry in names.items():
-        if name == "__metadata__" or len(entry["shape"]) != 2 or any(word in name for word in ("embed", "wte", "wpe", "shared", "relative", "lm_head", "decoder.weight")):
+        if name == "__metadata__" or len(entry["shape"]) != 2 or any(word in name for word in NOT_OF_TOKENS):
             continue
-        share = config["num_experts_per_tok"] / config["num_local_experts"] if ".experts." in name else 1.0
+        share = config["num_experts_per_tok"] / (config.get("num_local_experts") or config["num_experts"]) if ".experts." in name else 1.0
         total += share * entry["shape"][0] * entry["shape"][1]
-    return total + config["vocab_size"] * (config.get("hidden_size") or config.get("n_embd") or config["d_model"])
+    return total + config["vocab_size"] * next(config[key] for key in ("hidden_size", "n_embd", "d_model", "dim") if key in config)
 
 
 def flops_of_a_rank(folder: Path, config: dict) -> float:
     queries = config["d_kv"] * config["num_heads"] if "d_kv" in config else HIDDEN
-    layers = config.get("n_layer", LAYERS)
+    layers = config.get("n_layer", config.get("num_layers", LAYERS))
     half, whole = 0.5 * SEQ, SEQ  # visible keys: of causal attention, of one that sees all
-    keys = {"t5": layers * (whole + half + whole), "bert": layers * whole}.get(config["model_type"], layers * half)
+    kind = config["architectures"][0]
+    keys = layers * (whole + half + whole if "T5" in kind else whole if "MaskedLM" in kind else half)
+    # Queries with positions and keys with positions: two products more, each of half of what attention takes for a key.
+    keys += layers * len(config.get("pos_att_type", [])) * config.get("position_buckets", config.get("max_relative_positions", 0))
     return BATCH * SEQ * (6 * linear_weights(folder, config) + 12 * queries * keys)
 
 

@@ -85,7 +85,7 @@ std::map<std::string, std::shared_ptr<Room>> rooms;  // by id
 std::map<std::pair<int, std::string>, bool> failures;
 std::map<int, bool> later, hanging;
 std::function<void(int, const std::string&)> hook;
-std::atomic<int> ids{0}, open{0};
+std::atomic<int> ids{0}, open{0}, freed_in_calls{0};
 thread_local std::vector<Transfer> transfers;
 thread_local int depth = 0;
 thread_local int group_error = 0;  // of a call in the group, which then does nothing
@@ -94,6 +94,14 @@ int result_of(std::size_t rank, const char* function) {
   if (hook) hook(static_cast<int>(rank), function);
   const std::lock_guard lock(mutex);
   return failures.contains({static_cast<int>(rank), function}) ? kSystemError : 0;
+}
+
+/// The same of a call with a communicator, which is there until the call returns.
+int result_of(const Comm& comm, const char* function) {
+  const int code = result_of(comm.rank, function);
+  const std::lock_guard lock(mutex);
+  if (comm.aborted) ++freed_in_calls;
+  return code;
 }
 
 bool is_hanging(const Comm& comm) {
@@ -170,7 +178,7 @@ const char* get_last_error(comm::NcclComm) {
 /// run(comm), when all ranks have got there on their streams, which must be told behind all that was computed.
 template <class Run>
 int tell(Comm& comm, const char* function, std::size_t bytes, comm::NcclStream stream, Run run) {
-  if (const int code = result_of(comm.rank, function)) return code;
+  if (const int code = result_of(comm, function)) return code;
   auto* fake = static_cast<FakeStream*>(stream);
   check_waits_for_computation(fake, fake_current_device());
   const bool hangs = is_hanging(comm);
@@ -232,7 +240,7 @@ int broadcast(const void* in, void* out, std::size_t count, int dtype, int root,
 }
 
 int transfer(bool sends, const void* memory, std::size_t bytes, int peer, comm::NcclComm c, comm::NcclStream stream) {
-  if (const int code = result_of(of(c).rank, sends ? "ncclSend" : "ncclRecv")) return group_error = code;
+  if (const int code = result_of(of(c), sends ? "ncclSend" : "ncclRecv")) return group_error = code;
   transfers.push_back({sends, static_cast<std::byte*>(real_address(memory)), bytes, peer, &of(c), stream});
   return 0;
 }
@@ -276,6 +284,7 @@ FakeNccl::FakeNccl() {
 FakeNccl::~FakeNccl() {
   comm::use_nccl(nullptr);
   const std::lock_guard lock(mutex);
+  freed_in_calls = 0;
   rooms.clear(), comms.clear(), failures.clear(), later.clear(), hanging.clear();
   hook = nullptr;
 }
@@ -296,6 +305,9 @@ void FakeNccl::fail_later(int rank) {
 }
 int FakeNccl::open_communicators() {
   return open;
+}
+int FakeNccl::communicators_freed_in_calls() {
+  return freed_in_calls;
 }
 
 }  // namespace tessera::test

@@ -28,6 +28,8 @@ class FakeNccl {
   static void before_calls(std::function<void(int rank, const std::string& function)> call);
   /// Communicators that were not destroyed or aborted.
   static int open_communicators();
+  /// How often one was aborted, and so freed, before or while it was told something.
+  static int communicators_freed_in_calls();
 };
 
 }  // namespace tessera::test

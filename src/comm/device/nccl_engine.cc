@@ -50,15 +50,34 @@ class Watch {
     const std::lock_guard lock(mutex_);
     started_.push_back({std::move(done), std::move(what), Clock::now()});
   }
+  /// While one lives, the rank tells NCCL of an operation. CommError once something has failed.
+  class Calls {
+   public:
+    Calls(Watch& watch, const std::string& operation) : watch_(watch) {
+      const std::lock_guard lock(watch_.mutex_);
+      watch_.throw_failure(operation);
+      watch_.in_calls_ = true;
+    }
+    ~Calls() {
+      const std::lock_guard lock(watch_.mutex_);
+      watch_.in_calls_ = false;
+      watch_.changed_.notify_all();
+    }
+    Calls(const Calls&) = delete;
+    Calls& operator=(const Calls&) = delete;
+
+   private:
+    Watch& watch_;
+  };
   /// What was started last has failed: the communicator breaks.
   void fail_now(const std::string& why) {
-    const std::lock_guard lock(mutex_);
-    if (failure_.empty()) fail(why);
+    std::unique_lock lock(mutex_);
+    if (failure_.empty()) fail(why, lock);
   }
   /// CommError once something has failed.
   void check(const std::string& operation) {
     const std::lock_guard lock(mutex_);
-    if (!failure_.empty()) throw CommError(failure_, host_.rank(), operation, 0);
+    throw_failure(operation);
   }
   /// When all that was started has ended; false: the communicator broke.
   bool finish() {
@@ -86,26 +105,27 @@ class Watch {
       try {
         forget_ended();
       } catch (const std::exception& e) {  // the device itself has failed
-        if (failure_.empty()) fail_first(plain_reason(e));
+        if (failure_.empty()) fail_first(plain_reason(e), lock);
         started_.clear();
       }
       if (!failure_.empty()) continue;
       int error = kNcclSuccess;
       const bool asked = api_.comm_get_async_error(comm_, &error) == kNcclSuccess;
       if (asked && error != kNcclSuccess && error != kNcclInProgress) {
-        fail_first(std::string("NCCL: ") + api_.get_error_string(error) + " (" + api_.get_last_error(comm_) + ")");
+        fail_first(std::string("NCCL: ") + api_.get_error_string(error) + " (" + api_.get_last_error(comm_) + ")",
+                   lock);
       } else if (!started_.empty()) {
         const auto waited = Clock::now() - started_.front().begin;
         const auto failed = host_.failure();
         const auto peers = host_.peers();
         const auto most = peers.some_left ? std::min<Clock::duration>(limit_, kPatience) : limit_;
         if (!failed.empty())
-          fail_first("another rank has failed. " + failed);
+          fail_first("another rank has failed. " + failed, lock);
         else if (waited > most)
-          fail_first(
-              fmt::format("no progress for {:g} s; has another rank ended, or does it run other modules? {} "
-                          "(TESSERA_COMM_TIMEOUT_S sets the time)",
-                          std::chrono::duration<double>(most).count(), peers.doing));
+          fail_first(fmt::format("no progress for {:g} s; has another rank ended, or does it run other modules? {} "
+                                 "(TESSERA_COMM_TIMEOUT_S sets the time)",
+                                 std::chrono::duration<double>(most).count(), peers.doing),
+                     lock);
       }
     }
   }
@@ -115,18 +135,25 @@ class Watch {
       if (!started_.empty()) started_.front().begin = Clock::now();  // it ran behind that one
     }
   }
-  void fail_first(const std::string& why) {
-    fail("rank " + std::to_string(host_.rank()) + ": " +
-         (started_.empty() ? "between operations" + where(host_) : started_.front().what) + ": " + why);
+  void throw_failure(const std::string& operation) const {
+    if (!failure_.empty()) throw CommError(failure_, host_.rank(), operation, 0);
   }
-  void fail(const std::string& why) {
+  void fail_first(const std::string& why, std::unique_lock<std::mutex>& lock) {
+    fail("rank " + std::to_string(host_.rank()) + ": " +
+             (started_.empty() ? "between operations" + where(host_) : started_.front().what) + ": " + why,
+         lock);
+  }
+  /// Frees the communicator, so the rank's calls end before; one that waits for other ranks is ended by that itself.
+  void fail(const std::string& why, std::unique_lock<std::mutex>& lock) {
     failure_ = why;
     log_error(failure_);
     host_.tell_failure(failure_);
+    changed_.wait_for(lock, kLongestCalls, [this] { return !in_calls_; });
     api_.comm_abort(comm_);
   }
 
   static constexpr std::chrono::seconds kPatience{30};  // once a rank has left
+  static constexpr std::chrono::seconds kLongestCalls{2};
 
   const NcclApi& api_;
   const NcclComm comm_;
@@ -136,7 +163,7 @@ class Watch {
   std::condition_variable changed_;
   std::deque<Started> started_;
   std::string failure_;
-  bool ends_ = false;
+  bool ends_ = false, in_calls_ = false;
   std::thread thread_;
 };
 
@@ -251,6 +278,7 @@ class NcclEngine final : public DeviceEngine {
                                   c10::toString(tensors.front().scalar_type()), where(*host_));
     try {
       const c10::StreamGuard on_stream(stream_);
+      const Watch::Calls calls(*watch_, operation);
       f(tensor::current_stream(tensors.front()));
     } catch (const CommError& e) {
       watch_->fail_now(std::string(e.what()) + ", in " + what);

@@ -163,6 +163,27 @@ TEST(Nccl, AnErrorThatComesLaterEndsTheNextOperation) {
   EXPECT_EQ(test::FakeNccl::open_communicators(), 0) << "it was aborted";
 }
 
+TEST(Nccl, ACommunicatorIsNotFreedWhileTheRankTellsItSomething) {
+  const test::FakeNccl nccl;
+  std::string said;
+  comm::run_threads(1, [&](std::shared_ptr<comm::Communicator> host) {
+    const auto group = comm::with_device(host, comm::make_nccl_engine(host, fake_device()));
+    const auto x = at::ones({2}).to(fake_device());
+    test::FakeNccl::before_calls([](int rank, const std::string&) {
+      test::FakeNccl::fail_later(rank);
+      std::this_thread::sleep_for(std::chrono::milliseconds(400));  // the watch sees it
+    });
+    try {
+      group->all_gather(at::empty_like(x), x)->wait();
+    } catch (const CommError& e) {
+      said = e.what();
+    }
+  });
+  EXPECT_SAYS(said, "NCCL: unhandled system error");
+  EXPECT_EQ(test::FakeNccl::communicators_freed_in_calls(), 0);
+  EXPECT_EQ(test::FakeNccl::open_communicators(), 0) << "it was aborted";
+}
+
 TEST(Nccl, AnOperationThatDoesNotEndIsBrokenOffWithItsNameAndTheTime) {
   for (const std::string seconds : {"1", "0.5"}) {
     const test::FakeNccl nccl;
