@@ -60,6 +60,11 @@ bool is_bias_table(const ModelTensor& t) {
   return t.name.ends_with("relative_attention_bias.weight");
 }
 
+/// A table of positions, which is no output head however many rows it has.
+bool is_of_positions(const ModelTensor& t) {
+  return t.name.find("wpe") != std::string::npos || t.name.find("position") != std::string::npos;
+}
+
 }  // namespace
 
 bool sees_tokens(const std::string& parameter, std::int64_t experts_per_token) {
@@ -81,6 +86,7 @@ ActivationShape activation_shape(const std::vector<ModelTensor>& tensors) {
       out.bias_heads = std::max(out.bias_heads, t.shape[1]);
     }
     if (unit.empty()) {
+      if (is_of_positions(t)) continue;
       auto& rows = is_head(t.name) ? head : table;
       rows = std::max(rows, t.shape[0]);
     } else if (is_linear(t) && sees_tokens(t.name, t.experts_per_token)) {

@@ -53,6 +53,7 @@ void describe(const DecoderConfig& c, std::vector<ModelTensor>& tensors) {
   for (auto& t : tensors) {
     if (c.mlp == families::MlpKind::kExperts) t.experts_per_token = c.experts.per_token;
     if (!is_linear(t)) continue;
+    t.in_out = c.transposed_weights;
     const auto module = module_of(t.name);
     t.kept_outputs = kept_of_branch(c, module);
     t.reads_stream = !t.kept_outputs && (is_in_attention(module) ? c.names.attention_norm : c.names.mlp_norm).empty() &&

@@ -177,10 +177,7 @@ bool is_head(const std::string& parameter) {
 }
 
 MatrixSides sides_of(const ModelTensor& matrix) {
-  const auto module = module_of(matrix.name), name = last_part(module);
-  const bool in_blocks_of_gpt2 = matrix.name.starts_with("h.") || matrix.name.find(".h.") != std::string::npos;
-  const bool in_out = in_blocks_of_gpt2 && (name == "c_attn" || name == "c_fc" || name == "c_proj");
-  return {matrix.shape.at(in_out ? 0 : 1), matrix.shape.at(in_out ? 1 : 0)};
+  return {matrix.shape.at(matrix.in_out ? 0 : 1), matrix.shape.at(matrix.in_out ? 1 : 0)};
 }
 
 std::string module_of(const std::string& parameter) {

@@ -30,6 +30,7 @@ struct ModelTensor {
   std::int64_t experts_per_token = 2;  // of a mixture
   /// Of a matrix in a block: it reads the residual stream as it is, which nothing else there keeps for backward.
   bool reads_stream = false;
+  bool in_out = false;  // a matrix [in, out]: GPT-2's Conv1D
   std::int64_t numel() const;
 };
 
@@ -52,7 +53,6 @@ bool is_head(const std::string& parameter);
 struct MatrixSides {
   std::int64_t in, out;
 };
-/// Of a matrix [out, in]; GPT-2's Conv1D stores [in, out].
 MatrixSides sides_of(const ModelTensor& matrix);
 
 /// "model.layers.0.self_attn.q_proj.weight" -> "model.layers.0.self_attn.q_proj".
