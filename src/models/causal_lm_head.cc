@@ -30,7 +30,7 @@ at::Tensor CausalLm::logits(const at::Tensor& hidden) {
 // product.
 bool CausalLm::loss_is_fused(const ModelInput& in) {
   const bool reads_head = !lm_head_ || (!lm_head_->adapter() && !lm_head_->codec());
-  return in.labels.defined() && !in.want_logits && !head().hooked() && reads_head && !config_.head_bias;
+  return in.labels.defined() && !in.want_logits && !head().hooked() && reads_head;
 }
 
 void CausalLm::loss(const ModelInput& in, const DecoderBatch& batch, const Pass& pass, const nn::GradientSlot& slot,
@@ -48,6 +48,7 @@ void CausalLm::loss(const ModelInput& in, const DecoderBatch& batch, const Pass&
     options.weight_gradient = slot;
     options.loss_dtype = at::kFloat;
     if (!is_training()) options.predictions = &predictions;
+    options.bias = lm_head_ ? lm_head_->bias : head_bias_;
     const auto weight = lm_head_ ? lm_head_->weight : embedding_->head_weight();
     const auto chosen = is_training() ? counts.nonzero().flatten() : at::Tensor();
     const auto rows = [&](const at::Tensor& t) { return chosen.defined() ? t.index_select(0, chosen) : t; };
@@ -78,7 +79,7 @@ void CausalLm::score(const ModelInput& in, const DecoderBatch& batch, const Pass
   const auto labels = batch.labels.index_select(0, chosen);
   const bool statistics = in.token_scores == ModelInput::TokenScores::kWithStatistics;
   nn::TokenScores scores;
-  if (loss_is_fused(in)) {
+  if (loss_is_fused(in) && !config_.head_bias) {
     nn::TokenScoreOptions options;
     options.scale = config_.logit_scale;
     options.softcap = config_.logit_softcap;

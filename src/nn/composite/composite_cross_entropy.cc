@@ -11,9 +11,11 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "nn/composite/composite.h"
+#include "nn/ops/column_sums.h"
 #include "nn/ops/gemm.h"
 #include "tensor/device_kernels.h"
 #include "tessera/base/error.h"
@@ -102,13 +104,16 @@ struct Pieces {
 /// By pieces of rows, whose logits become gradients at once and are dropped.
 struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& hidden, const at::Tensor& weight,
-                            const at::Tensor& labels, const CrossEntropyOptions& options, Pieces pieces) {
+                            const std::optional<at::Tensor>& bias, const at::Tensor& labels,
+                            const CrossEntropyOptions& options, Pieces pieces) {
     const auto rows = hidden.size(0);
     auto step = std::max<std::int64_t>(1, pieces.logits / std::max<std::int64_t>(1, weight.size(0)));
     // The weight's gradient is read and written once a piece: a few are enough.
     if (pieces.gradients && weight.requires_grad())
       step = std::max(step, (rows + kPiecesOfWeight - 1) / kPiecesOfWeight);
-    at::Tensor gh, gw;
+    at::Tensor gh, gw, gb;
+    if (pieces.gradients && bias && bias->requires_grad())
+      gb = at::zeros(bias->sizes(), bias->options().dtype(at::kFloat));
     if (pieces.gradients && hidden.requires_grad()) gh = at::empty_like(hidden);
     if (pieces.gradients && weight.requires_grad()) gw = at::zeros(weight.sizes(), weight.options().dtype(at::kFloat));
     if (options.predictions) *options.predictions = at::empty({rows}, labels.options());
@@ -122,15 +127,17 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
         predictions = options.predictions->narrow(0, begin, count);
         here.predictions = &predictions;
       }
-      Logits logits{at::linear(h, weight), labels.narrow(0, begin, count), here};
-      total.add_(logits.loss(gh.defined() || gw.defined()));
+      Logits logits{at::linear(h, weight, bias), labels.narrow(0, begin, count), here};
+      total.add_(logits.loss(gh.defined() || gw.defined() || gb.defined()));
       const auto g = logits.values.to(hidden.scalar_type());
       if (gh.defined()) gh.narrow(0, begin, count).copy_(at::mm(g, weight));
       if (gw.defined()) add_product(gw, g.t(), h);
+      if (gb.defined()) gb.add_(unrounded_column_sums(g));
     }
     context->saved_data["loss_scale"] = options.loss_scale;
     if (gh.defined()) context->saved_data["gh"] = gh;
     if (gw.defined()) context->saved_data["gw"] = gw.to(weight.scalar_type());
+    if (gb.defined()) context->saved_data["gb"] = gb.to(bias->scalar_type());
     return (total / options.normalizer).to(options.loss_dtype.value_or(hidden.scalar_type()));
   }
 
@@ -140,10 +147,11 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
       const auto made = std::exchange(context->saved_data[name], c10::IValue());
       return made.isTensor() ? made.toTensor().mul_(factor) : at::Tensor();
     };
-    const auto gh = take("gh"), gw = take("gw");
-    TESSERA_CHECK((!context->needs_input_grad(0) || gh.defined()) && (!context->needs_input_grad(1) || gw.defined()),
+    const auto gh = take("gh"), gw = take("gw"), gb = take("gb");
+    TESSERA_CHECK((!context->needs_input_grad(0) || gh.defined()) && (!context->needs_input_grad(1) || gw.defined()) &&
+                      (!context->needs_input_grad(2) || gb.defined()),
                   "linear_cross_entropy runs backward once");
-    return {gh, gw, {}, {}, {}};
+    return {gh, gw, gb, {}, {}, {}};
   }
 };
 
@@ -151,7 +159,8 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
 
 at::Tensor linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels,
                                 const CrossEntropyOptions& options, std::int64_t piece) {
-  return LinearCrossEntropy::apply(hidden, weight, labels, options, Pieces{piece, at::GradMode::is_enabled()});
+  return LinearCrossEntropy::apply(hidden, weight, options.bias.defined() ? std::optional(options.bias) : std::nullopt,
+                                   labels, options, Pieces{piece, at::GradMode::is_enabled()});
 }
 
 }  // namespace tessera::nn::composite

@@ -8,12 +8,12 @@
 
 namespace tessera::nn {
 
-/// The sum over the rows of g [N, n], contiguous: a bias's gradient. Summed in float32, rounded once.
-inline at::Tensor column_sums(const at::Tensor& g) {
+/// The sum over the rows of g [N, n], contiguous, in float32 (of float64 in that).
+inline at::Tensor unrounded_column_sums(const at::Tensor& g) {
   const auto dtype = g.scalar_type();
   const std::int64_t rows = g.size(0), n = g.size(1);
-  if (!g.is_cpu()) return g.sum(0, /*keepdim=*/false, at::kFloat).to(dtype);
-  if ((dtype != at::kFloat && dtype != at::kBFloat16) || n == 0) return g.sum(0);
+  if (!g.is_cpu() || (dtype != at::kFloat && dtype != at::kBFloat16) || n == 0)
+    return g.sum(0, /*keepdim=*/false, dtype == at::kDouble ? at::kDouble : at::kFloat);
   const std::int64_t fewest = std::max<std::int64_t>(1, kGrain / n);
   const std::int64_t parts = std::clamp<std::int64_t>(rows / fewest, 1, at::get_num_threads());
   const auto sums = at::zeros({parts, n}, g.options().dtype(at::kFloat));
@@ -30,7 +30,12 @@ inline at::Tensor column_sums(const at::Tensor& g) {
         add(static_cast<const std::uint16_t*>(g.const_data_ptr()), part);
     }
   });
-  return (parts == 1 ? sums[0] : sums.sum(0)).to(dtype);
+  return parts == 1 ? sums[0] : sums.sum(0);
+}
+
+/// The same rounded once: a bias's gradient.
+inline at::Tensor column_sums(const at::Tensor& g) {
+  return unrounded_column_sums(g).to(g.scalar_type());
 }
 
 }  // namespace tessera::nn

@@ -3,6 +3,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
@@ -12,6 +13,7 @@
 
 #include "nn/composite/composite.h"
 #include "nn/kernels/row_kernels.h"
+#include "nn/ops/column_sums.h"
 #include "nn/ops/device.h"
 #include "nn/ops/gemm.h"
 #include "nn/ops/head_gradient.h"
@@ -27,6 +29,7 @@ using torch::autograd::variable_list;
 struct Piece {
   const at::Tensor& logits;    // [rows, classes]; becomes the gradient of the unscaled loss when `backward`
   const std::int64_t* labels;  // of these rows
+  const float* bias;           // of the classes, or null
   float scale, softcap;        // of the logits
   float factor;                // of the gradient
   TokenLoss token_loss;
@@ -41,6 +44,9 @@ void rows_loss(const Piece& piece, float* losses, std::int64_t* best) {
     std::vector<float> capped;
     for (std::int64_t r = first; r < last; ++r) {
       float* row = out.load(r * n, n);
+      if (piece.bias) {
+        for (std::int64_t i = 0; i < n; ++i) row[i] += piece.bias[i];
+      }
       if (piece.scale != 1.0f) {
         for (std::int64_t i = 0; i < n; ++i) row[i] *= piece.scale;
       }
@@ -80,12 +86,16 @@ void rows_loss(const Piece& piece, float* losses, std::int64_t* best) {
 class LinearCrossEntropy : public torch::autograd::Function<LinearCrossEntropy> {
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& hidden, const at::Tensor& weight,
-                            const at::Tensor& labels, const CrossEntropyOptions& options, bool want_gradients) {
+                            const std::optional<at::Tensor>& bias, const at::Tensor& labels,
+                            const CrossEntropyOptions& options, bool want_gradients) {
     const std::int64_t rows = hidden.size(0), classes = weight.size(0);
     const std::int64_t step = rows_of_a_piece(hidden, classes);
     const bool hidden_grad = want_gradients && hidden.requires_grad();
     const bool weight_grad = want_gradients && weight.requires_grad();
-    at::Tensor gh;
+    const bool bias_grad = want_gradients && bias && bias->requires_grad();
+    const auto wide_bias = bias ? bias->to(at::kFloat).contiguous() : at::Tensor();
+    at::Tensor gh, gb;
+    if (bias_grad) gb = at::zeros(bias->sizes(), bias->options().dtype(at::kFloat));
     auto gw = weight_grad ? c10::make_intrusive<HeadGradient>(weight) : c10::intrusive_ptr<HeadGradient>();
     if (hidden_grad) gh = at::empty_like(hidden);
     std::vector<float> losses(rows);
@@ -96,12 +106,14 @@ class LinearCrossEntropy : public torch::autograd::Function<LinearCrossEntropy> 
       const std::int64_t count = std::min(step, rows - begin);
       const auto h = hidden.narrow(0, begin, count);
       const auto logits = gemm(h, weight.t());
-      rows_loss({logits, label + begin, static_cast<float>(options.scale), static_cast<float>(options.softcap),
+      rows_loss({logits, label + begin, wide_bias.defined() ? wide_bias.const_data_ptr<float>() : nullptr,
+                 static_cast<float>(options.scale), static_cast<float>(options.softcap),
                  static_cast<float>(options.scale * options.loss_scale / options.normalizer), options.token_loss,
-                 hidden_grad || weight_grad},
+                 hidden_grad || weight_grad || bias_grad},
                 losses.data() + begin, predictions ? predictions->mutable_data_ptr<std::int64_t>() + begin : nullptr);
       if (hidden_grad) gemm_to(gh.narrow(0, begin, count), logits, weight);
       if (gw) gw->add(logits, h, begin == 0);
+      if (bias_grad) gb.add_(unrounded_column_sums(logits));
     }
     if (gw && rows == 0) gw->clear(weight);
     double total = 0;
@@ -109,6 +121,7 @@ class LinearCrossEntropy : public torch::autograd::Function<LinearCrossEntropy> 
     ctx->saved_data["loss_scale"] = options.loss_scale;
     if (hidden_grad) ctx->saved_data["gh"] = gh;
     if (gw) ctx->saved_data["gw"] = c10::IValue::make_capsule(gw);
+    if (bias_grad) ctx->saved_data["gb"] = gb.to(bias->scalar_type());
     if (options.weight_gradient && gw && !gw->prepared)
       ctx->saved_data["slot"] = c10::IValue::make_capsule(options.weight_gradient);
     return at::scalar_tensor(total / options.normalizer,
@@ -122,12 +135,14 @@ class LinearCrossEntropy : public torch::autograd::Function<LinearCrossEntropy> 
       g.scalar_type() == at::kHalf ? g.copy_(g.to(at::kFloat).mul_(factor)) : g.mul_(factor);  // may pass 65504
     };
     const auto take = [&](const char* name) { return std::exchange(ctx->saved_data[name], c10::IValue()); };
-    const auto hidden_grad = take("gh"), weight_grad = take("gw"), slot = take("slot");
-    TESSERA_CHECK(
-        (!ctx->needs_input_grad(0) || hidden_grad.isTensor()) && (!ctx->needs_input_grad(1) || weight_grad.isCapsule()),
-        "linear_cross_entropy runs backward once");
-    at::Tensor gh, gw;
+    const auto hidden_grad = take("gh"), weight_grad = take("gw"), bias_grad = take("gb"), slot = take("slot");
+    TESSERA_CHECK((!ctx->needs_input_grad(0) || hidden_grad.isTensor()) &&
+                      (!ctx->needs_input_grad(1) || weight_grad.isCapsule()) &&
+                      (!ctx->needs_input_grad(2) || bias_grad.isTensor()),
+                  "linear_cross_entropy runs backward once");
+    at::Tensor gh, gw, gb;
     if (hidden_grad.isTensor()) scale(gh = hidden_grad.toTensor());
+    if (bias_grad.isTensor()) scale(gb = bias_grad.toTensor());
     if (weight_grad.isCapsule()) {
       auto made = c10::static_intrusive_pointer_cast<HeadGradient>(weight_grad.toCapsule());
       scale(made->value());
@@ -135,7 +150,7 @@ class LinearCrossEntropy : public torch::autograd::Function<LinearCrossEntropy> 
           slot.isCapsule() ? c10::static_intrusive_pointer_cast<SharedGradient>(slot.toCapsule()) : GradientSlot();
       gw = made->hand_over(shared);
     }
-    return {gh, gw, {}, {}, {}};
+    return {gh, gw, gb, {}, {}, {}};
   }
 };
 
@@ -147,7 +162,9 @@ at::Tensor linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weig
   if (!has_kernels(hidden)) return composite::linear_cross_entropy(hidden, weight, labels, options);
   const auto dense_labels = labels.contiguous();
   check_labels(dense_labels, weight.size(0));
-  return LinearCrossEntropy::apply(hidden.contiguous(), weight, dense_labels, options, at::GradMode::is_enabled());
+  return LinearCrossEntropy::apply(hidden.contiguous(), weight,
+                                   options.bias.defined() ? std::optional(options.bias) : std::nullopt, dense_labels,
+                                   options, at::GradMode::is_enabled());
 }
 
 }  // namespace tessera::nn

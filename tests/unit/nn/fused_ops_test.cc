@@ -221,6 +221,26 @@ TEST(LinearCrossEntropyOp, EqualsCompositeAndIgnoresNegativeLabels) {
       1e-5);
 }
 
+TEST(LinearCrossEntropyOp, AddsABiasOfAnyDtypeAndMakesItsGradient) {
+  torch::manual_seed(1);
+  namespace F = torch::nn::functional;
+  const auto labels = torch::tensor({3, -100, 0, 16, 5});
+  const auto composite = [&](const Inputs& i) {
+    return F::cross_entropy(torch::linear(i[0], i[1], i[2]) * 0.5, labels,
+                            F::CrossEntropyFuncOptions().ignore_index(-100).reduction(torch::kSum)) /
+           4.0;
+  };
+  const auto fused = [&](const Inputs& i) {
+    return linear_cross_entropy(i[0], i[1], labels, {.bias = i[2], .scale = 0.5, .normalizer = 4.0});
+  };
+  expect_same({normal({5, 8}), normal({17, 8}), normal({17})}, fused, composite, 1e-5);
+  const auto x = normal({5, 8}), w = normal({17, 8});
+  auto bias = normal({17}).requires_grad_(true), half = bias.detach().to(at::kBFloat16).requires_grad_(true);
+  composite({x, w, bias}).backward();
+  fused({x, w, half}).backward();  // of frozen weights
+  EXPECT_TRUE(torch::allclose(half.grad().to(at::kFloat), bias.grad(), 2e-2, 2e-3));
+}
+
 TEST(LinearCrossEntropyOp, WithoutRowsTheGradientsAreZero) {
   const auto hidden = torch::empty({0, 8}).requires_grad_(true), weight = normal({17, 8}).requires_grad_(true);
   const auto loss = linear_cross_entropy(hidden, weight, torch::empty({0}, at::kLong), {.normalizer = 4.0});

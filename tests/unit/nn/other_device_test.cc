@@ -222,10 +222,11 @@ TEST_P(OtherDevice, LinearCrossEntropy) {
   for (const double softcap : {0.0, 3.0}) {
     Tensors predictions;
     expect_same(
-        {values({6, 8}), values({9, 8})},
+        {values({6, 8}), values({9, 8}), values({9})},
         [&](const auto& x, const auto& place) {
           at::Tensor best;
-          CrossEntropyOptions options{.scale = 0.7, .softcap = softcap, .normalizer = 4, .predictions = &best};
+          CrossEntropyOptions options{
+              .bias = x[2], .scale = 0.7, .softcap = softcap, .normalizer = 4, .predictions = &best};
           options.loss_scale = 1.5;
           const auto loss = linear_cross_entropy(x[0], x[1], place(labels), options);
           predictions.push_back(best.cpu());

@@ -143,7 +143,7 @@ const std::vector<Family> kFamilies = {
      decoder(
          "gpt_neo", "GPTNeo",
          {{"num_layers", 4}, {"num_heads", 4}, {"attention_types", {{{"global", "local"}, 2}}}, {"window_size", 128}})},
-    {"phi", decoder("phi", "Phi", {{"pad_token_id", 0}}), 3.4, 3},
+    {"phi", decoder("phi", "Phi", {{"pad_token_id", 0}})},
     {"stablelm", decoder("stablelm", "StableLm", {{"pad_token_id", 0}})},
     {"stablelm_parallel", decoder("stablelm", "StableLm", {{"use_parallel_residual", true}, {"qk_layernorm", true}})},
     {"olmo", decoder("olmo", "Olmo", {{"pad_token_id", 0}})},
