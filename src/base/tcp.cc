@@ -61,6 +61,28 @@ Descriptor open_socket(int family) {
   return Descriptor(::socket(family, SOCK_STREAM | kSocketFlags, 0));
 }
 
+/// This process, or the system, can open no more.
+bool lacks_room(int error) {
+  return error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM;
+}
+
+/// The system may choose the very port that is called as the caller's own, where nobody listens there: then both ends
+/// of the connection are this socket.
+bool is_its_own_peer(const Descriptor& socket) {
+  sockaddr_storage own{}, peer{};
+  socklen_t own_size = sizeof(own), peer_size = sizeof(peer);
+  return ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&own), &own_size) == 0 &&
+         ::getpeername(socket.get(), reinterpret_cast<sockaddr*>(&peer), &peer_size) == 0 && own_size == peer_size &&
+         std::memcmp(&own, &peer, own_size) == 0;
+}
+
+/// Without a rest that would hold the port.
+void close_at_once(Descriptor& socket) {
+  const linger none{1, 0};
+  ::setsockopt(socket.get(), SOL_SOCKET, SO_LINGER, &none, sizeof(none));
+  socket.reset();
+}
+
 /// Where a name has several addresses, one that swallows what is sent there must leave time for the others.
 Deadline share_of(const addrinfo* address, Deadline deadline) {
   int left = 0;
@@ -110,6 +132,7 @@ Listener listen_at(const Endpoint& place) {
 
 Descriptor accept_waiting(const Listener& listener) {
   Descriptor socket(::accept4(listener.socket.get(), nullptr, nullptr, kSocketFlags));
+  if (socket.get() < 0 && lacks_room(errno)) fail_with_errno("accepting a connection");
   if (socket.get() >= 0) set_option(socket, IPPROTO_TCP, TCP_NODELAY, 1);
   return socket;
 }
@@ -120,7 +143,13 @@ Descriptor connect_before(const Endpoint& peer, Deadline deadline) {
     int error = 0;
     for (const addrinfo* a = addresses.get(); a != nullptr; a = a->ai_next) {
       Descriptor socket = open_socket(a->ai_family);
+      if (socket.get() < 0 && lacks_room(errno))
+        fail_with_errno(fmt::format("connecting to {} port {}", peer.address, peer.port));
       error = socket.get() < 0 ? errno : try_to_connect(socket, *a, share_of(a, deadline));
+      if (error == 0 && is_its_own_peer(socket)) {
+        close_at_once(socket);
+        error = ECONNREFUSED;
+      }
       if (error != 0) continue;
       set_option(socket, IPPROTO_TCP, TCP_NODELAY, 1);
       return socket;

@@ -8,7 +8,7 @@
 #include <system_error>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
-#include "comm/rendezvous/secret.h"
+#include "base/secret.h"
 #include "tessera/base/error.h"
 
 namespace tessera::comm {
