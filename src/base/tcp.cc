@@ -1,6 +1,7 @@
 #include "base/tcp.h"
 
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <ifaddrs.h>
 #include <net/if.h>
@@ -14,6 +15,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 #include <system_error>
 
@@ -205,6 +207,21 @@ void keep_alive(const Descriptor& socket, std::chrono::seconds time) {
   set_option(socket, IPPROTO_TCP, TCP_KEEPINTVL, interval);
   set_option(socket, IPPROTO_TCP, TCP_KEEPCNT, probes);
   set_option(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, seconds * 1000);  // where something is on its way
+}
+
+void keep_alive_towards(const Endpoint& peer, std::chrono::seconds time) {
+  std::error_code none;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd", none)) {
+    const Descriptor socket(::fcntl(std::atoi(entry.path().filename().c_str()), F_DUPFD_CLOEXEC, 0));  // the same one
+    sockaddr_storage address{};
+    socklen_t size = sizeof(address);
+    const bool connected = ::getpeername(socket.get(), reinterpret_cast<sockaddr*>(&address), &size) == 0;
+    // The port lies at the same place in both families.
+    if (connected && (address.ss_family == AF_INET || address.ss_family == AF_INET6) &&
+        ntohs(reinterpret_cast<const sockaddr_in&>(address).sin_port) == peer.port &&
+        peer_address(socket) == peer.address)
+      keep_alive(socket, time);
+  }
 }
 
 std::chrono::seconds keep_alive_time() {

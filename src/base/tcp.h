@@ -39,6 +39,8 @@ int milliseconds_until(Deadline deadline);
 
 /// The connection breaks about this long after the other host has gone without a word.
 void keep_alive(const Descriptor& socket, std::chrono::seconds time);
+/// The same for all connections of this process with `peer`, whose address is numeric: libraries do not give theirs.
+void keep_alive_towards(const Endpoint& peer, std::chrono::seconds time);
 /// That of hosts: TESSERA_KEEPALIVE_S (5). ConfigError for what is no such time.
 std::chrono::seconds keep_alive_time();
 
