@@ -1,6 +1,7 @@
 #include "base/tcp.h"
 
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <ifaddrs.h>
 #include <net/if.h>
@@ -14,6 +15,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 #include <system_error>
 
@@ -59,6 +61,28 @@ void set_option(const Descriptor& socket, int level, int option, int value) {
 
 Descriptor open_socket(int family) {
   return Descriptor(::socket(family, SOCK_STREAM | kSocketFlags, 0));
+}
+
+/// This process, or the system, can open no more.
+bool lacks_room(int error) {
+  return error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM;
+}
+
+/// The system may choose the very port that is called as the caller's own, where nobody listens there: then both ends
+/// of the connection are this socket.
+bool is_its_own_peer(const Descriptor& socket) {
+  sockaddr_storage own{}, peer{};
+  socklen_t own_size = sizeof(own), peer_size = sizeof(peer);
+  return ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&own), &own_size) == 0 &&
+         ::getpeername(socket.get(), reinterpret_cast<sockaddr*>(&peer), &peer_size) == 0 && own_size == peer_size &&
+         std::memcmp(&own, &peer, own_size) == 0;
+}
+
+/// Without a rest that would hold the port.
+void close_at_once(Descriptor& socket) {
+  const linger none{1, 0};
+  ::setsockopt(socket.get(), SOL_SOCKET, SO_LINGER, &none, sizeof(none));
+  socket.reset();
 }
 
 /// Where a name has several addresses, one that swallows what is sent there must leave time for the others.
@@ -110,6 +134,7 @@ Listener listen_at(const Endpoint& place) {
 
 Descriptor accept_waiting(const Listener& listener) {
   Descriptor socket(::accept4(listener.socket.get(), nullptr, nullptr, kSocketFlags));
+  if (socket.get() < 0 && lacks_room(errno)) fail_with_errno("accepting a connection");
   if (socket.get() >= 0) set_option(socket, IPPROTO_TCP, TCP_NODELAY, 1);
   return socket;
 }
@@ -120,7 +145,13 @@ Descriptor connect_before(const Endpoint& peer, Deadline deadline) {
     int error = 0;
     for (const addrinfo* a = addresses.get(); a != nullptr; a = a->ai_next) {
       Descriptor socket = open_socket(a->ai_family);
+      if (socket.get() < 0 && lacks_room(errno))
+        fail_with_errno(fmt::format("connecting to {} port {}", peer.address, peer.port));
       error = socket.get() < 0 ? errno : try_to_connect(socket, *a, share_of(a, deadline));
+      if (error == 0 && is_its_own_peer(socket)) {
+        close_at_once(socket);
+        error = ECONNREFUSED;
+      }
       if (error != 0) continue;
       set_option(socket, IPPROTO_TCP, TCP_NODELAY, 1);
       return socket;
@@ -176,6 +207,21 @@ void keep_alive(const Descriptor& socket, std::chrono::seconds time) {
   set_option(socket, IPPROTO_TCP, TCP_KEEPINTVL, interval);
   set_option(socket, IPPROTO_TCP, TCP_KEEPCNT, probes);
   set_option(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, seconds * 1000);  // where something is on its way
+}
+
+void keep_alive_towards(const Endpoint& peer, std::chrono::seconds time) {
+  std::error_code none;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd", none)) {
+    const Descriptor socket(::fcntl(std::atoi(entry.path().filename().c_str()), F_DUPFD_CLOEXEC, 0));  // the same one
+    sockaddr_storage address{};
+    socklen_t size = sizeof(address);
+    const bool connected = ::getpeername(socket.get(), reinterpret_cast<sockaddr*>(&address), &size) == 0;
+    // The port lies at the same place in both families.
+    if (connected && (address.ss_family == AF_INET || address.ss_family == AF_INET6) &&
+        ntohs(reinterpret_cast<const sockaddr_in&>(address).sin_port) == peer.port &&
+        peer_address(socket) == peer.address)
+      keep_alive(socket, time);
+  }
 }
 
 std::chrono::seconds keep_alive_time() {

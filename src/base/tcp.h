@@ -17,10 +17,12 @@ struct Listener {
 /// do.
 Listener listen_at(const Endpoint& place);
 
-/// The next connection that is waiting, or none (get() == -1).
+/// The next connection that is waiting, or none (get() == -1). std::system_error where no descriptor or memory is left
+/// for one: then it waits on.
 Descriptor accept_waiting(const Listener& listener);
 
-/// Connects; tries again while nobody listens there, or the name leads nowhere, until `deadline`.
+/// Connects; tries again while nobody listens there, or the name leads nowhere, until `deadline`. At once
+/// std::system_error where no descriptor is left.
 Descriptor connect_before(const Endpoint& peer, Deadline deadline);
 
 /// This host's address on the way to `peer`; of two families IPv4.
@@ -37,6 +39,8 @@ int milliseconds_until(Deadline deadline);
 
 /// The connection breaks about this long after the other host has gone without a word.
 void keep_alive(const Descriptor& socket, std::chrono::seconds time);
+/// The same for all connections of this process with `peer`, whose address is numeric: libraries do not give theirs.
+void keep_alive_towards(const Endpoint& peer, std::chrono::seconds time);
 /// That of hosts: TESSERA_KEEPALIVE_S (5). ConfigError for what is no such time.
 std::chrono::seconds keep_alive_time();
 

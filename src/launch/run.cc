@@ -7,9 +7,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <numeric>
+#include <memory>
 
 #include "base/log.h"
+#include "base/secret.h"
 #include "base/tcp.h"
 #include "launch/console.h"
 #include "launch/gpus.h"
@@ -74,16 +75,22 @@ void report_failure(const LaunchPlan& plan, const Outcome& outcome) {
       others == 0 ? "" : fmt::format("; the other {} ended with it", others == 1 ? "rank was" : "ranks were")));
 }
 
-/// For machine 0's patience with the others after its own ranks have ended: they notice a lost host by its silence, and
-/// then end their ranks.
-constexpr std::chrono::seconds kToEndRanks{10};
+/// Nothing where no other machine is to start again with this one.
+std::unique_ptr<Machines> meet_machines(const LaunchPlan& plan) {
+  const config::AccelerateConfig& a = plan.accelerate;
+  if (a.num_machines == 1 || plan.options.max_restarts == 0) return nullptr;
+  // Of machines that the network has cut off ranks notice it by the silence, and then end.
+  constexpr std::chrono::seconds kToEndRanks{10};
+  Machines::Times times;
+  times.keep_alive = keep_alive_time();
+  times.lost = kToEndRanks + times.keep_alive;
+  return std::make_unique<Machines>(
+      Machines::Place{{a.main_process_ip, rendezvous_port(a)}, a.num_machines, a.machine_rank, job_secret()}, times);
+}
 
 /// Machines that have gone take their ranks with them; the others close up.
-void go_on_with_those_left(const LaunchPlan& plan, int restart, std::vector<int>& machines, LaunchPlan& now) {
+void close_up(const LaunchPlan& plan, const std::vector<int>& machines, LaunchPlan& now) {
   const config::AccelerateConfig& a = plan.accelerate;
-  if (machines.size() == 1) return;
-  machines =
-      meet({a.main_process_ip, rendezvous_port(a), machines, a.machine_rank, restart, kToEndRanks + keep_alive_time()});
   const auto own = std::find(machines.begin(), machines.end(), a.machine_rank);
   now.accelerate.machine_rank = static_cast<int>(own - machines.begin());
   now.accelerate.num_machines = static_cast<int>(machines.size());
@@ -91,7 +98,6 @@ void go_on_with_those_left(const LaunchPlan& plan, int restart, std::vector<int>
 }
 
 std::string where(const LaunchPlan& plan, const std::vector<int>& machines) {
-  if (plan.accelerate.num_machines == 1) return "";
   return fmt::format(": {} on machine{} {}", ranks_here(plan.accelerate) * static_cast<int>(machines.size()),
                      machines.size() == 1 ? "" : "s", fmt::join(machines, ", "));
 }
@@ -148,30 +154,34 @@ int run_launch(const LaunchPlan& plan) {
   options.fork_ranks = plan.is_task && ranks_here(plan.accelerate) > 1 && !has_gpu();
   outlive_output();
   LaunchPlan now = plan;
-  std::vector<int> machines(static_cast<std::size_t>(plan.accelerate.num_machines));
-  std::iota(machines.begin(), machines.end(), 0);
   std::string lost;
+  const auto machines = meet_machines(plan);
   for (int restart = 0;; ++restart) {
+    const bool may_restart = restart < plan.options.max_restarts;
     options.output.attempt = restart;
+    options.others = may_restart ? machines.get() : nullptr;
     options.first_rank = now.accelerate.machine_rank * ranks_here(now.accelerate);
     const Outcome outcome = supervise(commands_of(now, restart), options, log_warning);
     // A user who wants an end does not wait for a reader who stands still.
     const bool is_heard = outcome.forwarded_signal == 0 || has_room(STDERR_FILENO);
     if (outcome.failure && is_heard) report_failure(now, outcome);
-    const bool again = outcome.failure && outcome.forwarded_signal == 0 && restart < plan.options.max_restarts;
+    const bool again = (outcome.failure || outcome.was_called) && outcome.forwarded_signal == 0 && may_restart;
     if (!outcome.lost.empty()) lost = outcome.lost;
     if (!again) {
       if (!lost.empty()) log_error(lost);
       return outcome.exit_code == 0 && !lost.empty() ? 1 : outcome.exit_code;
     }
-    try {
-      go_on_with_those_left(plan, restart + 1, machines, now);
-    } catch (const Error& error) {
-      log_error(error.what());
-      return outcome.exit_code;
+    if (machines) {
+      try {
+        machines->meet(restart + 1);
+      } catch (const Error& error) {
+        log_error(error.what());
+        return outcome.exit_code;
+      }
+      close_up(plan, machines->left(), now);
     }
     log_warning(fmt::format("starting all ranks again ({} of {}){}", restart + 1, plan.options.max_restarts,
-                            where(plan, machines)));
+                            machines ? where(plan, machines->left()) : ""));
   }
 }
 

@@ -97,6 +97,10 @@ class Supervisor {
         streams.push_back(stream);
       }
     }
+    const bool listens = options_.others != nullptr && !called_;
+    if (listens && options_.others->is_called(options_.output.attempt + 1)) begin_restart();
+    if (listens)
+      for (const int other : options_.others->waiting()) fds.push_back({other, POLLIN, 0});
     if (server_) fds.push_back({server_->read_fd(), POLLIN, 0});
     int timeout = -1;
     if (deadline_) {
@@ -112,6 +116,15 @@ class Supervisor {
     if (server_ && fds.back().revents != 0 && server_->drain()) take_ranks();
   }
 
+  /// Of ranks that may not know yet that others have failed: those that do shall say so themselves.
+  void begin_restart() {
+    called_ = true;
+    if (stage_ != Stage::kRunning || forwarded_ != 0) return;
+    say_("ranks of another machine have failed: ending those here, to start all again");
+    stage_ = Stage::kSettling;
+    deadline_ = Clock::now() + kSettleWithoutCause;
+  }
+
   /// The server has ended: there are ranks, or it failed, which is the first rank's failure.
   void take_ranks() {
     const std::vector<pid_t> pids = server_->ranks();
@@ -124,6 +137,7 @@ class Supervisor {
         ranks_[r].pid = pids[r];
     }
     if (!pids.empty()) return;
+    all_done_ = false;
     const bool by_signal = WIFSIGNALED(status);
     // Also one that ends well, or whose end nobody told, has failed: there are no ranks.
     const Ending ending{name_of(0), by_signal ? 128 + WTERMSIG(status) : std::max(1, WEXITSTATUS(status)), by_signal};
@@ -176,6 +190,7 @@ class Supervisor {
       const bool by_signal = is_known && info.si_code != CLD_EXITED;
       const int code = is_known ? info.si_status : 1;  // somebody else has taken how it ended
       const Ending ending{name_of(r), by_signal ? 128 + code : code, by_signal};
+      all_done_ = all_done_ && ending.exit_code == 0;
       if (ending.exit_code != 0 && !is_our_doing(ending)) bad.push_back(ending);
     }
     if (bad.empty() || (stage_ == Stage::kTerminating && cause_.is_certain())) return;
@@ -266,6 +281,8 @@ class Supervisor {
       const auto r = static_cast<std::size_t>(out.failure->rank - options_.first_rank);
       out.last_lines = ranks_[r].err->last_lines();
     }
+    out.was_called = called_ && !all_done_;
+    if (out.was_called && !out.failure) out.exit_code = 1;
     if (forwarded_ != 0 && !failed_before_signal_) out.exit_code = 128 + forwarded_;
     const auto note = [&](const std::string& what, int error) {
       if (error != 0) out.lost = fmt::format("{} of the ranks is not whole: {}", what, std::strerror(error));
@@ -293,6 +310,8 @@ class Supervisor {
   std::set<int> sent_;  // signals, to all ranks
   int forwarded_ = 0;
   bool failed_before_signal_ = false;
+  bool called_ = false;   // by another machine
+  bool all_done_ = true;  // no rank so far has ended otherwise than well
 };
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "launch/cause.h"
+#include "launch/machines.h"
 #include "launch/output.h"
 #include "launch/process.h"
 
@@ -21,11 +22,14 @@ struct SupervisorOptions {
   /// The same after a forwarded SIGINT, SIGTERM or SIGHUP. Nothing: as long as the ranks take; a step and a checkpoint
   /// have no length that would be known here.
   std::optional<std::chrono::milliseconds> signal_grace;
+  /// Where ranks start again on several machines: another may ask for the end of those here. Null: nobody does.
+  Machines* others = nullptr;
 };
 
 struct Outcome {
   int exit_code = 0;                    // 128 + the user's signal; else of the rank that failed first
   int forwarded_signal = 0;             // the user's first
+  bool was_called = false;              // ranks were ended because another machine's are to start again
   std::optional<Ending> failure;        // the first; also of ranks that did not end well after a forwarded signal
   std::string lost;                     // output that a full disk did not take; empty: none
   std::vector<std::string> last_lines;  // of the failed rank's stderr, where the user has not seen them

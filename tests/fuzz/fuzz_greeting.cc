@@ -4,8 +4,8 @@
 
 #include <system_error>
 
+#include "base/handshake.h"
 #include "comm/rendezvous/card.h"
-#include "comm/rendezvous/handshake.h"
 #include "fuzz/socket_pair.h"
 
 namespace {

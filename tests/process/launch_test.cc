@@ -58,6 +58,14 @@ bool ends_within(pid_t pid, std::chrono::milliseconds timeout) {
   return false;
 }
 
+/// Of two machines on this one, one rank each.
+std::vector<std::string> launch_machine(int machine, int port, const std::string& script) {
+  return launch(
+      {"--cpu", "--tee", "1", "--num_processes", "2", "--num_machines", "2", "--machine_rank", std::to_string(machine),
+       "--main_process_ip", "127.0.0.1", "--main_process_port", std::to_string(port), "--max_restarts", "1"},
+      script);
+}
+
 TEST(Launch, GivesRanksTorchrunsAndAcceleratesVariables) {
   const Finished r =
       run_launch({"--config_file", kConfigs + "lora_seq2seq.yaml", "--tee", "1", "--main_process_port", "4711"},
@@ -304,6 +312,25 @@ TEST(Launch, WarnsOnceAboutUnindentedLines) {
                                 "echo $FSDP_STATE_DICT_TYPE");
   EXPECT_EQ(r.out, "SHARDED_STATE_DICT\n");
   EXPECT_EQ(count(r.err, "understood as part of fsdp_config"), 1) << r.err;
+}
+
+/// A machine whose ranks compute for long without a word to the others is there all the same.
+TEST(Launch, StartsAgainOnAllMachinesHoweverLongTheRanksOfOneCompute) {
+  for (const int failing : {0, 1}) {
+    const int port = 20000 + (::getpid() * 2 + failing) % 9000;
+    const std::string rank = std::to_string(failing);
+    const std::string script = "if [ $TORCHELASTIC_RESTART_COUNT = 0 ]; then [ $RANK = " + rank +
+                               " ] && exit 3; exec sleep 100; fi; echo rank $RANK of $WORLD_SIZE";
+    const test::Variables soon = {{"TESSERA_KEEPALIVE_S", "1"}, {"TESSERA_SECRET", "the secret of this test"}};
+    Subprocess zero(launch_machine(0, port, script), soon), one(launch_machine(1, port, script), soon);
+    const Finished first = zero.finish(60s), second = one.finish(60s);
+    EXPECT_EQ(first.exit_code, 0) << first.err;
+    EXPECT_EQ(second.exit_code, 0) << second.err;
+    EXPECT_TRUE(contains(first.out, "rank 0 of 2")) << failing << first.out << first.err;
+    EXPECT_TRUE(contains(second.out, "rank 1 of 2")) << failing << second.out << second.err;
+    const std::string& called = failing == 0 ? second.err : first.err;
+    EXPECT_TRUE(contains(called, "ranks of another machine have failed: ending those here")) << called;
+  }
 }
 
 }  // namespace

@@ -319,6 +319,27 @@ TEST_F(Machines, AHostThatIsGoneIsNoticedWithinSecondsAndNamed) {
   EXPECT_NE(second.err.find("the connection with the host of rank"), std::string::npos) << second.err;
 }
 
+/// Before all are there: the third of these machines never comes.
+TEST_F(Machines, AHostThatIsGoneWhileRanksMeetIsNoticed) {
+  const Namespaces namespaces;
+  if (!namespaces.made()) GTEST_SKIP() << Namespaces::kSkipped;
+  const int meeting_port = port(12);
+  const test::Variables lost_soon = {{"TESSERA_KEEPALIVE_S", "2"}};
+  const auto on_machine = [&](int k) {
+    return in_namespace(k, launch(machine(k, Namespaces::address(0), meeting_port, 3), "/three", "3", 3));
+  };
+  Subprocess zero(on_machine(0), lost_soon), one(on_machine(1), lost_soon);
+  char connected[64];  // as /proc/net/tcp shows it: the other end's port, and 01
+  std::snprintf(connected, sizeof(connected), ":%04X 01 ", static_cast<unsigned>(meeting_port));
+  const std::string look =
+      "ip netns exec " + Namespaces::name(1) + " grep -q '" + connected + "' /proc/net/tcp /proc/net/tcp6";
+  ASSERT_TRUE(wait_until([&] { return Namespaces::shell(look); }));
+  std::this_thread::sleep_for(500ms);
+  namespaces.pull_the_cable(1);
+  const Finished second = one.finish(40s);
+  EXPECT_NE(second.err.find("the rendezvous at"), std::string::npos) << second.err;
+}
+
 /// Of three machines the second is lost: the others go on as a run of two ranks that somebody starts by hand from the
 /// newest checkpoint.
 TEST_F(Machines, ALostHostIsLeftOutAndTheRestGoesOnFromTheNewestCheckpoint) {

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "base/reception.h"
 #include "comm/hosts/transport.h"
-#include "comm/rendezvous/reception.h"
 
 namespace tessera::comm {
 

@@ -2,8 +2,8 @@
 
 #include <stdexcept>
 
+#include "base/secret.h"
 #include "comm/hosts/transport.h"
-#include "comm/rendezvous/secret.h"
 
 namespace tessera::comm {
 namespace {

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "base/secret.h"
 #include "base/tcp.h"
-#include "comm/rendezvous/secret.h"
 
 namespace tessera::comm {
 

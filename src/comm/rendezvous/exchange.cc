@@ -8,7 +8,7 @@
 #include <system_error>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
-#include "comm/rendezvous/secret.h"
+#include "base/secret.h"
 #include "tessera/base/error.h"
 
 namespace tessera::comm {
@@ -79,6 +79,8 @@ class TextExchange {
       options.timeout = left();
       store_ = c10::make_intrusive<c10d::TCPStore>(address, options);
       listener.socket.release();  // it is the store's
+      // Most of its calls wait for an answer without a limit.
+      keep_alive_towards({address, exchange_.store.port}, keep_alive_time());
     } catch (const std::exception& error) {
       if (is_server()) {
         throw ConfigError(fmt::format("rank 0 cannot open the rendezvous at {} (MASTER_ADDR:MASTER_PORT): {}. Give the "

@@ -4,15 +4,22 @@
 #include <arpa/inet.h>
 #include <dlfcn.h>
 #include <gtest/gtest.h>
+#include <net/if.h>
 #include <netinet/in.h>
+#include <sched.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cstring>
+#include <fstream>
 #include <map>
 #include <string>
 #include <system_error>
 #include <vector>
 
+#include "support/few_files.h"
 #include "tessera/base/error.h"
 
 namespace {
@@ -86,6 +93,56 @@ TEST_F(HostNames, OfSeveralAddressesOneThatSwallowsAllLeavesTimeForTheNext) {
   names["two.addresses"] = {{"127.0.0.1", "127.0.0.2"}};
   const Descriptor socket = connect_before({"two.addresses", answers.port}, Clock::now() + 1s);
   EXPECT_EQ(peer_address(socket), "127.0.0.2");
+}
+
+TEST(Connecting, WithoutADescriptorIsAnErrorAtOnce) {
+  const Listener listener = listen_at({"127.0.0.1", 0});
+  const auto begin = Clock::now();
+  const test::FewFiles none(0);
+  try {
+    connect_before({"127.0.0.1", listener.port}, begin + 20s);
+    FAIL();
+  } catch (const std::system_error& error) {
+    EXPECT_EQ(error.code(), std::errc::too_many_files_open);
+  }
+  EXPECT_LT(Clock::now() - begin, 10s);
+}
+
+/// A network whose only port is the one that is called.
+bool enter_a_network_of_one_port(int port) {
+  if (::unshare(CLONE_NEWNET) != 0) return false;
+  const Descriptor any(::socket(AF_INET, SOCK_DGRAM, 0));
+  ifreq loopback{};
+  std::strcpy(loopback.ifr_name, "lo");
+  loopback.ifr_flags = IFF_UP;
+  std::ofstream("/proc/sys/net/ipv4/ip_local_port_range") << port << " " << port << std::flush;
+  int first = 0;
+  std::ifstream("/proc/sys/net/ipv4/ip_local_port_range") >> first;
+  return ::ioctl(any.get(), SIOCSIFFLAGS, &loopback) == 0 && first == port;
+}
+
+TEST(Connecting, ToOneselfIsNoConnection) {
+  constexpr int kPort = 40000, kSkipped = 77;
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    if (!enter_a_network_of_one_port(kPort)) ::_exit(kSkipped);
+    int code = 1;
+    try {
+      connect_before({"127.0.0.1", kPort}, Clock::now() + 300ms);
+    } catch (const std::system_error& error) {
+      code = error.code() == std::errc::connection_refused ? 0 : 2;
+    }
+    try {
+      listen_at({"127.0.0.1", kPort});
+    } catch (const std::system_error&) {
+      code = 3;
+    }
+    ::_exit(code);
+  }
+  int status = 0;
+  ::waitpid(pid, &status, 0);
+  if (WIFEXITED(status) && WEXITSTATUS(status) == kSkipped) GTEST_SKIP() << "needs root and a network of its own";
+  EXPECT_EQ(status, 0);
 }
 
 TEST(KeepAlive, IsFiveSecondsOrWhatIsGiven) {

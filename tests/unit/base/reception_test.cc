@@ -1,7 +1,9 @@
 // Calls between ranks beside strangers that call, too.
-#include "comm/rendezvous/reception.h"
+#include "base/reception.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <chrono>
@@ -9,7 +11,9 @@
 #include <system_error>
 #include <vector>
 
-namespace tessera::comm {
+#include "support/few_files.h"
+
+namespace tessera {
 namespace {
 
 using namespace std::chrono_literals;
@@ -89,6 +93,41 @@ TEST_F(Listening, TurnsAwayWhoeverDoesNotKnowTheKey) {
   EXPECT_GE(answer.get().get(), 0);
 }
 
+/// Descriptors of callers that have proven nothing serve those that can.
+TEST_F(Listening, HearsARankThoughStrangersHoldAllDescriptors) {
+  std::vector<Descriptor> strangers;
+  for (int i = 0; i < 20; ++i) strangers.push_back(stranger());
+  const Descriptor socket = stranger();
+  const test::FewFiles three(3);
+  auto answer = await(kCall);
+  introduce(socket, kCall, kKey, in(20s));
+  EXPECT_GE(answer.get().get(), 0);
+}
+
+double thread_seconds() {
+  rusage usage{};
+  ::getrusage(RUSAGE_THREAD, &usage);
+  return static_cast<double>(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
+         static_cast<double>(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) * 1e-6;
+}
+
+TEST_F(Listening, WaitsQuietlyForADescriptorAndSaysSoOnce) {
+  const Descriptor socket = stranger();
+  testing::internal::CaptureStderr();
+  {
+    const test::FewFiles none(0);
+    const double before = thread_seconds();
+    EXPECT_THROW(reception_->await(kCall, in(1s)), std::system_error);
+    EXPECT_LT(thread_seconds() - before, 0.1);
+  }
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_NE(said.find("ulimit -n"), std::string::npos) << said;
+  EXPECT_EQ(said.find("ulimit -n"), said.rfind("ulimit -n")) << said;
+  auto answer = await(kCall);
+  introduce(socket, kCall, kKey, in(20s));
+  EXPECT_GE(answer.get().get(), 0);
+}
+
 TEST(Introduce, DoesNotTakeASpeakerOfNonsenseForARank) {
   const Listener listener = listen_at({"127.0.0.1", 0});
   const Descriptor socket = connect_before({"127.0.0.1", listener.port}, in(20s));
@@ -109,4 +148,4 @@ TEST(ListenAt, TakesNoCallsForOtherAddresses) {
 }
 
 }  // namespace
-}  // namespace tessera::comm
+}  // namespace tessera

@@ -1,4 +1,4 @@
-#include "comm/rendezvous/secret.h"
+#include "base/secret.h"
 
 #include <fmt/format.h>
 #include <openssl/crypto.h>
@@ -9,10 +9,10 @@
 #include <cerrno>
 #include <system_error>
 
-#include "comm/rendezvous/rank_environment.h"
+#include "base/env.h"
 #include "tessera/base/error.h"
 
-namespace tessera::comm {
+namespace tessera {
 namespace {
 
 constexpr std::size_t kShortestSecret = 16;
@@ -48,7 +48,7 @@ std::string to_hex(std::span<const std::uint8_t> bytes) {
 }
 
 std::string job_secret() {
-  std::string secret = variable("TESSERA_SECRET");
+  std::string secret = environment("TESSERA_SECRET").value_or("");
   if (!secret.empty() && secret.size() < kShortestSecret) {
     throw ConfigError(fmt::format("TESSERA_SECRET must have at least {} characters, it has {}: give all ranks the same "
                                   "random one, for example of 'openssl rand -hex 32'",
@@ -58,4 +58,4 @@ std::string job_secret() {
   return secret;
 }
 
-}  // namespace tessera::comm
+}  // namespace tessera

@@ -1,4 +1,4 @@
-#include "comm/rendezvous/handshake.h"
+#include "base/handshake.h"
 
 #include <fmt/format.h>
 #include <sys/socket.h>
@@ -6,7 +6,7 @@
 #include <cerrno>
 #include <system_error>
 
-namespace tessera::comm {
+namespace tessera {
 namespace {
 
 constexpr std::uint64_t kChallengeMagic = 0x3263656572677354, kCallMagic = 0x326c6c61637354;
@@ -70,4 +70,4 @@ Greeting::State Greeting::receive(const std::string& key) {
   return send_at_once(socket_, &answer, sizeof(answer)) ? State::kProven : State::kRefused;
 }
 
-}  // namespace tessera::comm
+}  // namespace tessera

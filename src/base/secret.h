@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-namespace tessera::comm {
+namespace tessera {
 
 using Mac = std::array<std::uint8_t, 32>;
 using Nonce = std::array<std::uint8_t, 32>;
@@ -28,4 +28,4 @@ inline std::string_view as_text(std::span<const std::uint8_t> bytes) {
 /// that could be guessed.
 std::string job_secret();
 
-}  // namespace tessera::comm
+}  // namespace tessera

@@ -1,19 +1,20 @@
 #pragma once
-// The first words on a connection between ranks. Whoever listens sends a challenge; whoever calls says who it is and
-// proves with the challenge that it knows the job's key; the listener proves the same with the caller's challenge.
+// The first words on a connection between ranks, or between launchers. Whoever listens sends a challenge; whoever calls
+// says who it is and proves with the challenge that it knows the job's key; the listener proves the same with the
+// caller's challenge.
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
 
+#include "base/secret.h"
 #include "base/tcp.h"
-#include "comm/rendezvous/secret.h"
 
-namespace tessera::comm {
+namespace tessera {
 
 /// What a connection is for.
 struct Call {
-  std::uint64_t name = 0;  // hash of the group's
+  std::uint64_t name = 0;  // of ranks the hash of the group's
   std::int32_t from = -1, to = -1;
   bool operator==(const Call&) const = default;
   auto operator<=>(const Call&) const = default;
@@ -56,4 +57,4 @@ class Greeting {
   bool told_ = false;
 };
 
-}  // namespace tessera::comm
+}  // namespace tessera
