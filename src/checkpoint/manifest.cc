@@ -11,6 +11,7 @@
 #include <optional>
 #include <tuple>
 
+#include "base/bounded_json.h"
 #include "base/crc32c.h"
 #include "base/file.h"
 #include "base/json_text.h"
@@ -154,10 +155,10 @@ Manifest parse_manifest(const std::string& text, const std::string& file) {
   const auto fail = [&](const std::string& what) {
     throw CheckpointError(fmt::format("'{}' {}; choose another checkpoint", file, what), file);
   };
-  const ManifestJson document = ManifestJson::parse(text, nullptr, false);
   Manifest out;
-  if (document.is_discarded() || !document.is_object()) fail("is damaged: it is not a JSON object");
   try {
+    const ManifestJson document = ManifestJson::parse(bounded_json(text, file), nullptr, false);
+    if (document.is_discarded() || !document.is_object()) fail("is damaged: it is not a JSON object");
     if (document.value("format", "") != kFormat) fail("is not a manifest of tessera");
     out.version = whole_number<int>(document, "version");
     if (out.version < 1 || out.version > kManifestVersion)

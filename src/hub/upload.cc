@@ -8,6 +8,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "base/bounded_json.h"
 #include "base/file.h"
 #include "base/json_text.h"
 #include "base/log.h"
@@ -69,7 +70,7 @@ class Uploader {
   }
   json good(const std::string& doing, const Response& response) const {
     if (response.status / 100 != 2) fail(doing, response);
-    auto out = json::parse(response.body, nullptr, /*allow_exceptions=*/false);
+    auto out = json::parse(bounded_json(response.body, endpoint_), nullptr, /*allow_exceptions=*/false);
     return out.is_object() ? out : json::object();
   }
   [[noreturn]] void malformed(const std::string& doing) const {

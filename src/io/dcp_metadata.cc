@@ -14,7 +14,10 @@
 namespace tessera::io {
 namespace {
 
-constexpr std::size_t kMaxDcpDims = 64;
+constexpr std::size_t kMaxDcpDims = 64, kMaxFileName = 255;
+// A pickle can use what it remembers again and again, so what is made of it has limits of its own.
+constexpr std::size_t kMaxAttributes = 64, kMaxChunks = 10'000'000, kMaxNameBytes = std::size_t{1} << 30,
+                      kMaxComparisons = 100'000'000;
 
 /// Typed access to the values of the pickle; every mistake is a DataError.
 class MetadataReader {
@@ -36,6 +39,8 @@ class MetadataReader {
       arena_.fail(fmt::format("expected an object of {}, found one of {}", type, value.text));
     const auto& state = arena_.at(value.items[0]);
     if (state.kind != PickleKind::kDict) arena_.fail(fmt::format("an object of {} has no attributes", type));
+    if (state.items.size() > 2 * kMaxAttributes)
+      arena_.fail(fmt::format("an object of {} has too many attributes", type));
     for (std::size_t i = 0; i + 1 < state.items.size(); i += 2) {
       const auto& key = arena_.at(state.items[i]);
       if (key.kind == PickleKind::kString && key.text == attribute) return &arena_.at(state.items[i + 1]);
@@ -58,18 +63,25 @@ class MetadataReader {
     return out;
   }
 
+  /// A copy is made of it.
+  const std::string& name(const std::string& text) {
+    name_bytes_ += text.size();
+    if (name_bytes_ > kMaxNameBytes) arena_.fail("its names are too long");
+    return text;
+  }
+
   void read(ValueId root) {
     read_places(attribute(root, "Metadata", "storage_data", PickleKind::kDict));
     if (const auto* planner = find(root, "Metadata", "planner_data"); planner && planner->kind == PickleKind::kDict)
       read_paths(*planner);
     const auto& entries = attribute(root, "Metadata", "state_dict_metadata", PickleKind::kDict);
     for (std::size_t i = 0; i + 1 < entries.items.size(); i += 2) {
-      const auto& name = expect(entries.items[i], PickleKind::kString, "a name").text;
+      const auto& fqn = name(expect(entries.items[i], PickleKind::kString, "a name").text);
       const auto& value = expect(entries.items[i + 1], PickleKind::kObject, "a description of a tensor or an object");
       if (value.text.ends_with("BytesStorageMetadata")) {
-        out_.objects.push_back({name, path_of(name), place_of(name, {})});
+        out_.objects.push_back({fqn, path_of(fqn), place_of(fqn, {})});
       } else {
-        read_tensor(name, entries.items[i + 1]);
+        read_tensor(fqn, entries.items[i + 1]);
       }
     }
   }
@@ -77,7 +89,7 @@ class MetadataReader {
   void read_places(const PickleValue& storage) {
     for (std::size_t i = 0; i + 1 < storage.items.size(); i += 2) {
       const auto index = storage.items[i], info = storage.items[i + 1];
-      const auto& name = attribute(index, "MetadataIndex", "fqn", PickleKind::kString).text;
+      const auto& fqn = name(attribute(index, "MetadataIndex", "fqn", PickleKind::kString).text);
       const auto* offset = find(index, "MetadataIndex", "offset");
       DcpChunk place;
       if (offset && offset->kind == PickleKind::kTuple) place.offsets = sizes(*offset);
@@ -85,13 +97,13 @@ class MetadataReader {
       const auto at = attribute(info, "_StorageInfo", "offset", PickleKind::kInteger).integer,
                  length = attribute(info, "_StorageInfo", "length", PickleKind::kInteger).integer;
       const std::filesystem::path path(place.file);
-      if (at < 0 || length < 0 || path.empty() || path.filename() != path)
-        arena_.fail(fmt::format("'{}' should lie in bytes {} to {} of '{}'", name, at, at + length, place.file));
+      if (at < 0 || length < 0 || path.empty() || path.filename() != path || place.file.size() > kMaxFileName)
+        arena_.fail(fmt::format("'{}' should be {} bytes at byte {} of '{}'", fqn, length, at, place.file));
       place.offset = static_cast<std::uint64_t>(at);
       place.length = static_cast<std::uint64_t>(length);
       const auto offsets = place.offsets;
-      if (!places_.emplace(std::pair(name, offsets), std::move(place)).second)
-        arena_.fail(fmt::format("a part of '{}' at [{}] lies in two places", name, fmt::join(offsets, ", ")));
+      if (!places_.emplace(std::pair(fqn, offsets), std::move(place)).second)
+        arena_.fail(fmt::format("a part of '{}' at [{}] lies in two places", fqn, fmt::join(offsets, ", ")));
     }
   }
 
@@ -103,7 +115,7 @@ class MetadataReader {
       std::vector<std::string> path;
       for (const auto id : value.items) {
         const auto& part = arena_.at(id);
-        path.push_back(part.kind == PickleKind::kInteger ? std::to_string(part.integer) : part.text);
+        path.push_back(part.kind == PickleKind::kInteger ? std::to_string(part.integer) : name(part.text));
       }
       paths_[key.text] = std::move(path);
     }
@@ -131,7 +143,10 @@ class MetadataReader {
     const auto& dtype = expect(state.items[0], PickleKind::kGlobal, "a dtype");
     if (dtype.global != PickleGlobal::kDtype) arena_.fail(fmt::format("'{}' has no dtype", name));
     tensor.dtype = dtype.dtype;
-    for (const auto chunk : attribute(id, kType, "chunks", PickleKind::kList).items) {
+    const auto& chunks = attribute(id, kType, "chunks", PickleKind::kList).items;
+    chunks_ += chunks.size();
+    if (chunks_ > kMaxChunks) arena_.fail(fmt::format("its tensors have more than {} parts", kMaxChunks));
+    for (const auto chunk : chunks) {
       const auto offsets = sizes(attribute(chunk, "ChunkStorageMetadata", "offsets", PickleKind::kTuple));
       DcpChunk box = place_of(name, offsets);
       box.sizes = sizes(attribute(chunk, "ChunkStorageMetadata", "sizes", PickleKind::kTuple));
@@ -146,13 +161,14 @@ class MetadataReader {
   }
 
   /// Elements that are there twice would stand for others that are missing.
-  void check_apart(const DcpTensor& tensor) const {
+  void check_apart(const DcpTensor& tensor) {
     std::vector<const DcpChunk*> boxes;
     for (const auto& box : tensor.chunks)
       if (std::find(box.sizes.begin(), box.sizes.end(), 0) == box.sizes.end()) boxes.push_back(&box);
     std::sort(boxes.begin(), boxes.end(), [](const auto* a, const auto* b) { return a->offsets < b->offsets; });
     for (std::size_t i = 0; i < boxes.size(); ++i) {
       for (std::size_t j = i + 1; j < boxes.size() && meet(*boxes[i], *boxes[j], 1); ++j) {
+        if (++comparisons_ > kMaxComparisons) arena_.fail(fmt::format("'{}' has too many parts", tensor.name));
         if (meet(*boxes[i], *boxes[j], tensor.shape.size()))
           arena_.fail(fmt::format("the parts of '{}' at [{}] and [{}] overlap; copy the folder again, or save it anew",
                                   tensor.name, fmt::join(boxes[i]->offsets, ", "), fmt::join(boxes[j]->offsets, ", ")));
@@ -167,6 +183,7 @@ class MetadataReader {
   }
 
   const PickleArena& arena_;
+  std::size_t name_bytes_ = 0, chunks_ = 0, comparisons_ = 0;
   Places places_;
   std::map<std::string, std::vector<std::string>> paths_;
   DcpMetadata out_;

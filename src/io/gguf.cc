@@ -1,7 +1,6 @@
 #include "io/gguf.h"
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/from_blob.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -50,7 +49,9 @@ struct Quantised {
 class File final : public GgufFile {
  public:
   explicit File(const std::string& path)
-      : file_(std::make_shared<InputFile>(path)), mapping_(file_->map()), pages_({bytes()}) {
+      : file_(std::make_shared<InputFile>(path)),
+        mapping_(file_->map()),
+        pages_({path, file_->descriptor(), mapping_, static_cast<std::size_t>(file_->size_bytes())}) {
     header_ = parse_gguf_header({reinterpret_cast<const char*>(mapping_.get()), file_->size_bytes()}, path);
     pages_.check();
     std::vector<StoredTensor> plain;
@@ -141,10 +142,6 @@ class File final : public GgufFile {
     if (bytes > file_->size_bytes() - offset)
       fail(info.name, fmt::format("its {} bytes from byte {} on go beyond the file's {}: is the download complete?",
                                   bytes, offset, file_->size_bytes()));
-  }
-
-  at::Tensor bytes() const {
-    return at::from_blob(mapping_.get(), {static_cast<std::int64_t>(file_->size_bytes())}, at::kByte);
   }
 
   void dequantize(const Quantised& t, std::int64_t begin, std::int64_t count, float* out) const {

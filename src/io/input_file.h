@@ -22,6 +22,7 @@ class InputFile {
 
   const std::string& path() const { return path_; }
   std::uint64_t size_bytes() const { return file_.size_bytes(); }
+  int descriptor() const { return file_.descriptor(); }
 
   /// Exactly `bytes` bytes from `offset`; DataError when the file ends before. Thread-safe, moves no file position.
   void read(std::uint64_t offset, void* out, std::size_t bytes) const;

@@ -202,6 +202,7 @@ class Machine {
 
   void remember(std::uint64_t index) {
     if (stack_.empty() || stack_.back() == mark_) fail("a value is missing on the stack");
+    arena_.spend(1);
     memo_[index] = stack_.back();
   }
   void recall(std::uint64_t index) {
@@ -347,7 +348,8 @@ void add_shards(const PickleArena& arena, const PickleValue& sharded, const std:
 }  // namespace
 
 std::vector<PickledEntry> read_nested_pickle(std::string_view bytes, const std::string& file) {
-  constexpr std::size_t kMaxEntries = 10'000'000;
+  constexpr std::size_t kMaxEntries = 10'000'000, kMaxNameBytes = std::size_t{1} << 30;  // of all together
+  std::size_t name_bytes = 0;
   const auto [arena, root] = run_pickle(bytes, file, PickleNames::kDistributed);
   std::vector<PickledEntry> out;
   std::set<ValueId> entered;  // a dict may contain itself
@@ -363,6 +365,8 @@ std::vector<PickledEntry> read_nested_pickle(std::string_view bytes, const std::
     for (std::size_t i = 0; i + 1 < value.items.size(); i += 2) {
       const auto& key = arena.at(value.items[i]);
       const std::string part = key.kind == PickleKind::kInteger ? std::to_string(key.integer) : key.text;
+      name_bytes += prefix.size() + part.size();
+      if (name_bytes > kMaxNameBytes) arena.fail("its names are too long: dicts lie in dicts too deep");
       open.emplace_back(value.items[i + 1], prefix.empty() ? part : prefix + "/" + part);
     }
   }

@@ -121,6 +121,10 @@ const PickleValue& argument(const PickleArena& arena, const PickleValue& argumen
 }
 
 std::vector<std::int64_t> integers(const PickleArena& arena, const PickleValue& tuple) {
+  constexpr std::size_t kMaxDims = 64;
+  if (tuple.items.size() > kMaxDims)
+    arena.fail(fmt::format("a tensor is described wrongly: {} dimensions; at most {} are allowed", tuple.items.size(),
+                           kMaxDims));
   std::vector<std::int64_t> out;
   for (auto id : tuple.items) {
     if (arena.at(id).kind != PickleKind::kInteger)
@@ -162,6 +166,7 @@ ValueId ordered_dict(PickleArena& arena, const PickleValue& arguments) {
       const auto& pair = arena.at(id);
       if (pair.items.size() != 2 || (pair.kind != PickleKind::kTuple && pair.kind != PickleKind::kList))
         arena.fail("an OrderedDict is described wrongly: expected pairs");
+      arena.spend(1);
       out.items.insert(out.items.end(), pair.items.begin(), pair.items.end());
     }
   return arena.add(std::move(out));
@@ -169,7 +174,14 @@ ValueId ordered_dict(PickleArena& arena, const PickleValue& arguments) {
 
 }  // namespace
 
+void PickleArena::spend(std::size_t values) {
+  constexpr std::size_t kMost = std::size_t{1} << 25;
+  cost += values;
+  if (cost > kMost) fail(fmt::format("its pickle makes more than {} values", kMost));
+}
+
 ValueId PickleArena::add(PickleValue value) {
+  spend(1);
   values.push_back(std::move(value));
   return static_cast<ValueId>(values.size() - 1);
 }
@@ -284,6 +296,7 @@ ValueId persistent_storage(PickleArena& arena, ValueId id) {
   if (tag.kind != PickleKind::kString || tag.text != "storage" || !typed || key.kind != PickleKind::kString ||
       size.kind != PickleKind::kInteger || size.integer < 0 || size.integer > (std::int64_t{1} << 56))
     wrong();
+  arena.spend(key.text.size() / sizeof(PickleValue));
   PickleValue out;
   out.kind = PickleKind::kStorage;
   out.text = key.text;

@@ -64,8 +64,12 @@ struct PickleArena {
   std::deque<PickleValue> values;
   std::deque<PickledTensor> tensors;
   std::string file;
+  std::size_t cost = 0;
 
   ValueId add(PickleValue value);
+  /// Memory for so many values; fails where all together is too much. A pickle of some kilobytes can ask for terabytes:
+  /// what it remembers it can use again and again.
+  void spend(std::size_t values);
   const PickleValue& at(ValueId id) const { return values[id]; }
   /// Throws the DataError that begins with the file's name.
   [[noreturn]] void fail(const std::string& what) const;

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <mutex>
 #include <optional>
@@ -179,6 +180,16 @@ FilePages::FilePages(const std::vector<at::Tensor>& views, FileUse use) : use_(s
   }
   ranges_ = joined(std::move(ranges_));
   for (const auto& range : ranges_) guards_.push_back(Guard::add(range));
+}
+
+FilePages::FilePages(const WholeFile& file, FileUse use) : use_(std::move(use)), bytes_(file.bytes) {
+  struct stat about{};
+  if (file.size == 0 || ::fstat(file.descriptor, &about) != 0) return;
+  const auto page = page_bytes(), begin = reinterpret_cast<std::uintptr_t>(bytes_.get());
+  ranges_ = {{begin, (begin + file.size + page - 1) / page * page}};
+  files_.push_back({std::filesystem::absolute(file.path).string(), about.st_ino, about.st_size, about.st_mtim, begin,
+                    ranges_[0].end, 0});
+  guards_.push_back(Guard::add(ranges_[0]));
 }
 
 FilePages::~FilePages() {

@@ -27,10 +27,19 @@ struct FileUse {
       "and go on from the last checkpoint";
 };
 
+/// A file that its user has mapped whole.
+struct WholeFile {
+  std::string path;
+  int descriptor;
+  std::shared_ptr<std::byte> bytes;  // nothing where the file is empty
+  std::size_t size;
+};
+
 class FilePages {
  public:
   /// Of these, contiguous in memory, those that are views of a file that has a name. Keeps them alive.
   explicit FilePages(const std::vector<at::Tensor>& views, FileUse use = {});
+  explicit FilePages(const WholeFile& file, FileUse use = {});
   ~FilePages();
   FilePages(const FilePages&) = delete;
   FilePages& operator=(const FilePages&) = delete;
@@ -59,6 +68,7 @@ class FilePages {
   struct File;
   FileUse use_;
   std::vector<at::Tensor> views_;
+  std::shared_ptr<std::byte> bytes_;
   std::vector<Range> ranges_;
   std::vector<File> files_;
   std::vector<Guard*> guards_;  // one for each range; they stay when this goes, for those that come next

@@ -31,4 +31,8 @@ DecoderPtr make_bpe_decoder(const std::string& suffix);  // the suffix that ends
 DecoderPtr make_ctc_decoder(const std::string& pad, const std::string& delimiter, bool cleanup);
 DecoderPtr make_sequence(std::vector<DecoderPtr> parts);
 
+std::size_t bytes_of(const std::vector<std::string>& tokens);
+/// DataError where tokens of `from` bytes become `to`: of decoders one behind another each may double the text.
+void check_decoded(std::size_t from, std::size_t to);
+
 }  // namespace tessera::text

@@ -1,6 +1,10 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <charconv>
+#include <numeric>
 
+#include "tessera/base/error.h"
 #include "text/decoder.h"
 #include "text/regex.h"
 #include "text/unicode.h"
@@ -37,14 +41,18 @@ class ReplaceDecoder final : public Decoder {
   ReplaceDecoder(const std::string& pattern, const std::string& content, const std::string& where)
       : regex_(pattern, where), content_(content) {}
   void decode(std::vector<std::string>& tokens) const override {
+    const std::size_t before = bytes_of(tokens);
+    std::size_t bytes = 0;
     for (auto& token : tokens) {
       std::string now;
       std::size_t at = 0;
       for (const auto& [begin, end] : regex_.find_all(token)) {
+        check_decoded(before, bytes + now.size());
         now.append(token, at, begin - at).append(content_);
         at = end;
       }
       token = now.append(token, at, std::string::npos);
+      bytes += token.size();
     }
   }
 
@@ -122,7 +130,11 @@ class DecoderSequence final : public Decoder {
  public:
   explicit DecoderSequence(std::vector<DecoderPtr> parts) : parts_(std::move(parts)) {}
   void decode(std::vector<std::string>& tokens) const override {
-    for (const auto& part : parts_) part->decode(tokens);
+    const std::size_t before = bytes_of(tokens);
+    for (const auto& part : parts_) {
+      part->decode(tokens);
+      check_decoded(before, bytes_of(tokens));
+    }
   }
 
  private:
@@ -130,6 +142,18 @@ class DecoderSequence final : public Decoder {
 };
 
 }  // namespace
+
+std::size_t bytes_of(const std::vector<std::string>& tokens) {
+  return std::accumulate(tokens.begin(), tokens.end(), std::size_t{0},
+                         [](std::size_t sum, const std::string& token) { return sum + token.size(); });
+}
+
+void check_decoded(std::size_t from, std::size_t to) {
+  constexpr std::size_t kAlways = 1 << 20, kOfAByte = 64;
+  if (to > kAlways + kOfAByte * from)
+    throw DataError(
+        fmt::format("the tokenizer's decoder makes {} bytes of tokens of {} bytes; repair its file", to, from));
+}
 
 DecoderPtr make_metaspace_decoder(char32_t replacement, bool drop_first) {
   return std::make_unique<MetaspaceDecoder>(replacement, drop_first);

@@ -13,13 +13,18 @@ std::int32_t token_id(const JsonPlace& json) {
 std::vector<std::int32_t> special_ids(const JsonPlace& json, const JsonPlace& part) {
   const auto name = part.at("id").string();
   const auto special = json.at("special_tokens").at(name);
+  constexpr std::size_t kMaxIds = 1024;
   std::vector<std::int32_t> out;
   for (const auto& id : special.at("ids").items()) out.push_back(token_id(id));
+  if (out.size() > kMaxIds) special.fail(fmt::format("{} ids; at most {} are taken", out.size(), kMaxIds));
   return out;
 }
 
 std::vector<TemplatePart> parts(const JsonPlace& json, const char* key) {
+  constexpr std::size_t kMaxParts = 256;
   std::vector<TemplatePart> out;
+  if (const auto count = json.at(key).items().size(); count > kMaxParts)
+    json.at(key).fail(fmt::format("{} parts; at most {} are taken", count, kMaxParts));
   for (const auto& part : json.at(key).items()) {
     if (part.has("SpecialToken")) {
       out.push_back({TemplatePart::Kind::kSpecial, special_ids(json, part.at("SpecialToken"))});

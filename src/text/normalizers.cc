@@ -1,5 +1,8 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 
+#include "tessera/base/error.h"
 #include "text/character_classes.h"
 #include "text/normalizer.h"
 #include "text/regex.h"
@@ -12,7 +15,10 @@ class NormalizerSequence final : public Normalizer {
  public:
   explicit NormalizerSequence(std::vector<NormalizerPtr> parts) : parts_(std::move(parts)) {}
   void normalize(AlignedText& text, std::int32_t origin) const override {
-    for (const auto& part : parts_) part->normalize(text, origin);
+    for (const auto& part : parts_) {
+      part->normalize(text, origin);
+      check_growth(text, text.size());
+    }
   }
 
  private:
@@ -78,6 +84,7 @@ class Replace final : public Normalizer {
   void normalize(AlignedText& text, std::int32_t origin) const override {
     const auto matches = regex_.find_all(text.data(), text.data() + text.size());
     if (matches.empty()) return;
+    check_growth(text, matches.size() * content_.size());
     AlignedText out;
     std::size_t at = 0, byte = 0;  // the same place in `text` and in `utf8`
     for (const auto& [begin, end] : matches) {
@@ -108,6 +115,14 @@ class ReplaceSign final : public Normalizer {
 };
 
 }  // namespace
+
+void check_growth(const AlignedText& text, std::size_t code_points) {
+  constexpr std::size_t kAlways = 1 << 20, kOfAByte = 64;
+  const std::size_t bytes = text.empty() ? 0 : static_cast<std::size_t>(text.back().end);
+  if (code_points > kAlways + kOfAByte * bytes)
+    throw DataError(
+        fmt::format("the tokenizer makes {} characters of a text of {} bytes; repair its file", code_points, bytes));
+}
 
 NormalizerPtr make_replace_sign(char32_t from, char32_t to) {
   return std::make_unique<ReplaceSign>(from, to);

@@ -2,6 +2,7 @@
 #include <functional>
 
 #include "text/character_classes.h"
+#include "text/normalizer.h"
 #include "text/pre_tokenizer.h"
 #include "text/regex.h"
 #include "text/unicode.h"
@@ -199,7 +200,10 @@ class PreTokenizerSequence final : public PreTokenizer {
  public:
   explicit PreTokenizerSequence(std::vector<PreTokenizerPtr> parts) : parts_(std::move(parts)) {}
   void cut(Pieces& pieces) const override {
-    for (const auto& part : parts_) part->cut(pieces);
+    for (const auto& part : parts_) {
+      part->cut(pieces);
+      check_growth(pieces.text, pieces.text.size());
+    }
   }
 
  private:

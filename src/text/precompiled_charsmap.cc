@@ -50,6 +50,7 @@ class Precompiled final : public Normalizer {
       // Upstream tries short clusters as a whole and takes the shortest entry that begins them, then single code
       // points.
       const char* whole = bytes.size() < 6 ? find(bytes) : nullptr;
+      check_growth(text, rewrites.size());
       if (whole) {
         modified = true;
         replace_run(end - begin, to_utf32(whole), rewrites);

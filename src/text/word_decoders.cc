@@ -7,9 +7,11 @@ namespace {
 
 void replace_all(std::string& text, std::string_view from, std::string_view to) {
   if (from.empty()) return;
+  const std::size_t whole = text.size();
   std::string out;
   std::size_t at = 0;
   for (auto hit = text.find(from); hit != std::string::npos; hit = text.find(from, at)) {
+    check_decoded(whole, out.size());
     out.append(text, at, hit - at).append(to);
     at = hit + from.size();
   }
@@ -60,7 +62,12 @@ class LiteralReplace final : public Decoder {
  public:
   LiteralReplace(const std::string& text, const std::string& content) : text_(text), content_(content) {}
   void decode(std::vector<std::string>& tokens) const override {
-    for (auto& token : tokens) replace_all(token, text_, content_);
+    const std::size_t before = bytes_of(tokens);
+    std::size_t bytes = 0;
+    for (auto& token : tokens) {
+      replace_all(token, text_, content_);
+      check_decoded(before, bytes += token.size());
+    }
   }
 
  private:

@@ -3,6 +3,7 @@
 #include "chat/jinja/template_error.h"
 #include "data/chat_rows.h"
 #include "data/sft_tokenize.h"
+#include "fuzz/json_lines.h"
 #include "tessera/base/error.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
@@ -27,4 +28,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     }
   }
   return 0;
+}
+
+extern "C" std::size_t LLVMFuzzerCustomMutator(std::uint8_t* data, std::size_t size, std::size_t max_size,
+                                               unsigned seed) {
+  return tessera::fuzz::mutate(data, size, max_size, seed, tessera::fuzz::changed_json_lines);
 }

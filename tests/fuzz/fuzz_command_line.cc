@@ -1,8 +1,12 @@
 // Words, parted by zero bytes, as the command line of a command that has an option of every kind, and of `launch`; the
-// part behind the first 0xFF byte is a file of flags. ConfigError with all problems, or values that the help shows.
+// part behind the first 0xFF byte is a file of flags. ConfigError with all problems, or values that the help shows. The
+// mutator changes words, and puts in flags and values that there are.
 #include <algorithm>
+#include <cstdlib>
+#include <sstream>
 
 #include "config/options.h"
+#include "fuzz/mutate.h"
 #include "fuzz/temporary_file.h"
 #include "launch/launch.h"
 #include "tessera/base/error.h"
@@ -61,6 +65,7 @@ void parse(const std::vector<std::string>& words) {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   static const fuzz::Folder folder;
+  ::clearenv();  // files of flags set variables
   std::string_view line(reinterpret_cast<const char*>(data), size);
   std::string_view flags = line;
   line = fuzz::next_part(flags, '\xFF');
@@ -80,4 +85,51 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   } catch (const ConfigError&) {
   }
   return 0;
+}
+
+namespace {
+
+/// The flags that help names, and values of each kind.
+const std::vector<std::string>& known_words() {
+  static const auto words = [] {
+    std::vector<std::string> out{"true", "no",  "none", "a", "x",    "x,y", "7",  "-1",         "1e-4", "LINEAR",
+                                 "nan",  "4GB", "--",   "=", "help", "-n",  "-h", "flags.json", "FSDP", "1"};
+    Values values;
+    launch::LaunchOptions options;
+    config::AccelerateInput accelerate;
+    std::istringstream help(table_of(values).help() + launch::launch_table(options, accelerate).help());
+    for (std::string word; help >> word;) {
+      word.resize(std::min(word.find_first_of(",;:=)"), word.size()));
+      if (word.starts_with("--")) out.push_back(word);
+    }
+    return out;
+  }();
+  return words;
+}
+
+std::optional<std::string> changed_line(std::string_view input, fuzz::Random& random) {
+  std::string_view rest = input, line = fuzz::next_part(rest, '\xFF');
+  const bool has_file = line.size() < input.size();
+  std::string file(rest);
+  if (has_file && random.one_in(2)) {
+    file = fuzz::changed_bytes(std::move(file));
+  } else {
+    std::vector<std::string> words;
+    while (!line.empty()) words.emplace_back(fuzz::next_part(line, '\0'));
+    if (words.empty() || random.one_in(4)) words.emplace_back();
+    auto* word = fuzz::change_list(words, random);
+    const auto& known = known_words();
+    if (word != nullptr) *word = random.one_in(3) ? fuzz::changed_bytes(*word) : known[random.below(known.size())];
+    std::string out;
+    for (const auto& one : words) out += one + '\0';
+    return has_file ? out + '\xFF' + file : out;
+  }
+  return std::string(line) + '\xFF' + file;
+}
+
+}  // namespace
+
+extern "C" std::size_t LLVMFuzzerCustomMutator(std::uint8_t* data, std::size_t size, std::size_t max_size,
+                                               unsigned seed) {
+  return fuzz::mutate(data, size, max_size, seed, changed_line);
 }

@@ -1,4 +1,5 @@
 // Any bytes as the .metadata of a distributed checkpoint: an error, or a description that is written and read back.
+#include "fuzz/pickle_program.h"
 #include "io/dcp_metadata.h"
 #include "tessera/base/error.h"
 
@@ -10,4 +11,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   } catch (const tessera::DataError&) {
   }
   return 0;
+}
+
+extern "C" std::size_t LLVMFuzzerCustomMutator(std::uint8_t* data, std::size_t size, std::size_t max_size,
+                                               unsigned seed) {
+  return tessera::fuzz::mutate(data, size, max_size, seed, tessera::fuzz::changed_pickle);
 }

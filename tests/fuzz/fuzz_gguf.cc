@@ -1,6 +1,7 @@
 // Any bytes as a GGUF file: an error or tensors that can be read, nothing else.
 #include <ATen/core/Tensor.h>
 
+#include "fuzz/gguf_file.h"
 #include "fuzz/temporary_file.h"
 #include "io/gguf.h"
 #include "tessera/base/error.h"

@@ -2,6 +2,7 @@
 #include <nlohmann/json.hpp>
 
 #include "families/families.h"
+#include "fuzz/gguf_file.h"
 #include "fuzz/temporary_file.h"
 #include "io/gguf.h"
 #include "models/gguf_model.h"

@@ -1,5 +1,6 @@
 // Any bytes as a GGUF file: an error, or a tokenizer that takes any text and gives offsets inside it.
 #include "formats/gguf.h"
+#include "fuzz/gguf_file.h"
 #include "fuzz/temporary_file.h"
 #include "tessera/base/error.h"
 #include "text/gguf_tokenizer.h"

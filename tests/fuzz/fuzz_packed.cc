@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 
+#include "fuzz/safetensors_file.h"
 #include "fuzz/temporary_file.h"
 #include "quant/packed_source.h"
 #include "tessera/base/error.h"

@@ -1,6 +1,7 @@
 // Any bytes as adapter_config.json, its keys bound as the methods bind theirs: an error, or settings that are written
 // and read back to the same, and targets that can be looked for.
 #include "families/config_reader.h"
+#include "fuzz/json_mutator.h"
 #include "fuzz/temporary_file.h"
 #include "peft/config_keys.h"
 #include "peft/targets.h"

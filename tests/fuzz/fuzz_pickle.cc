@@ -1,4 +1,5 @@
 // Any bytes as the pickle of a state dict (without the checksum that keeps a fuzzer of whole files out).
+#include "fuzz/pickle_program.h"
 #include "io/pickle.h"
 #include "tessera/base/error.h"
 
@@ -8,4 +9,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   } catch (const tessera::DataError&) {
   }
   return 0;
+}
+
+extern "C" std::size_t LLVMFuzzerCustomMutator(std::uint8_t* data, std::size_t size, std::size_t max_size,
+                                               unsigned seed) {
+  return tessera::fuzz::mutate(data, size, max_size, seed, tessera::fuzz::changed_pickle);
 }

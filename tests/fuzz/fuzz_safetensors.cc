@@ -1,6 +1,7 @@
 // Any bytes as a safetensors file: an error or tensors that can be read, nothing else.
 #include <ATen/core/Tensor.h>
 
+#include "fuzz/safetensors_file.h"
 #include "fuzz/temporary_file.h"
 #include "tessera/base/error.h"
 #include "tessera/io/tensor_source.h"

@@ -1,4 +1,5 @@
-// Any bytes as spiece.model: an error or a tokenizer that takes any text.
+// Any bytes as spiece.model: an error or a tokenizer that takes any text. The mutator changes fields of its messages.
+#include "fuzz/protobuf.h"
 #include "fuzz/temporary_file.h"
 #include "tessera/base/error.h"
 #include "text/tokenizer.h"
@@ -12,4 +13,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   } catch (const tessera::DataError&) {
   }
   return 0;
+}
+
+extern "C" std::size_t LLVMFuzzerCustomMutator(std::uint8_t* data, std::size_t size, std::size_t max_size,
+                                               unsigned seed) {
+  return tessera::fuzz::mutate(data, size, max_size, seed, tessera::fuzz::changed_protobuf);
 }

@@ -1,4 +1,5 @@
 // Any bytes as tokenizer.json: an error or a tokenizer that takes any text, gives offsets inside it, and can be saved.
+#include "fuzz/json_mutator.h"
 #include "fuzz/temporary_file.h"
 #include "tessera/base/error.h"
 #include "text/load.h"

@@ -13,11 +13,15 @@
 
 namespace tessera::fuzz {
 
-/// The path of an anonymous file that now holds these bytes.
-inline std::string as_file(const std::uint8_t* data, std::size_t size) {
+/// The path of an anonymous file that now holds these bytes. It keeps its pages, which are slow to get.
+inline const std::string& as_file(const std::uint8_t* data, std::size_t size) {
   static const int descriptor = ::memfd_create("fuzz", 0);
-  if (::ftruncate(descriptor, 0) != 0 || ::pwrite(descriptor, data, size, 0) != static_cast<ssize_t>(size)) return {};
-  return "/proc/self/fd/" + std::to_string(descriptor);
+  static const std::string path = "/proc/self/fd/" + std::to_string(descriptor);
+  static std::size_t before = 0;
+  if (::pwrite(descriptor, data, size, 0) != static_cast<ssize_t>(size)) std::abort();
+  if (before != size && ::ftruncate(descriptor, static_cast<off_t>(size)) != 0) std::abort();
+  before = size;
+  return path;
 }
 
 /// A folder of this process, for readers that go by a file's name or look beside it.

@@ -139,5 +139,13 @@ TEST_F(ManifestOfAFolder, RefusesOtherVersionsAndPathsOutside) {
   EXPECT_NE(message().find("has no manifest.json"), std::string::npos) << message();
 }
 
+TEST_F(ManifestOfAFolder, ThatNestsDeeperThanTheStackIsDamaged) {
+  constexpr std::size_t kLevels = 1'000'000;
+  std::ofstream(folder_ + "/manifest.json") << R"({"format":"tessera-checkpoint","version":1,"files":)"
+                                            << std::string(kLevels, '[') << std::string(kLevels, ']') << "}";
+  EXPECT_NE(message().find("is damaged: "), std::string::npos) << message();
+  EXPECT_NE(message().find("JSON that nests deeper than 500 levels"), std::string::npos) << message();
+}
+
 }  // namespace
 }  // namespace tessera::checkpoint

@@ -148,5 +148,14 @@ TEST_F(Uploads, AnswersThatAreNoneOfAHubAreErrors) {
     }
 }
 
+TEST_F(Uploads, AnAnswerThatNestsDeeperThanTheStackIsAnError) {
+  constexpr std::size_t kLevels = 400'000;
+  server_.set_fault([&](const HubServer::Request& r) -> std::optional<std::string> {
+    if (r.path.find("/preupload/") == std::string::npos) return std::nullopt;
+    return HubServer::answer(200, "{\"files\": " + std::string(kLevels, '[') + std::string(kLevels, ']') + "}");
+  });
+  EXPECT_SAYS(error(), "JSON that nests deeper than 500 levels");
+}
+
 }  // namespace
 }  // namespace tessera::hub

@@ -165,6 +165,14 @@ TEST(Dcp, RefusesPartsThatStandForOthersThatAreMissing) {
   EXPECT_NE(twice.find("a part of 'w' at [0, 0] lies in two places"), std::string::npos) << twice;
 }
 
+TEST(Dcp, RefusesSoManyPartsThatNobodyWouldWaitForTheirComparison) {
+  std::vector<DcpChunk> columns;
+  for (std::int64_t i = 0; i < 20'000; ++i) columns.push_back({{0, i}, {4, 1}, "__0_0.distcp", 0, 16});
+  const auto metadata =
+      write_dcp_metadata({.tensors = {{"w", {"w"}, at::kFloat, {4, 20'000}, std::move(columns)}}, .objects = {}});
+  EXPECT_NE(dcp_error([&] { parse_dcp_metadata(metadata, "m"); }).find("'w' has too many parts"), std::string::npos);
+}
+
 TEST(Dcp, RefusesMetadataThatWouldRunCode) {
   const std::string evil =
       "\x80\x02"

@@ -156,5 +156,24 @@ TEST(Pickle, DamageIsAnErrorThatSaysWhere) {
             std::string::npos);
 }
 
+TEST(Pickle, WhatIsRememberedCannotBeUsedForMoreThanMemoryHolds) {
+  std::string list = std::string("]q\0(NN\x86q\1", 9), copies = "ccollections\nOrderedDict\nq\2";
+  for (int i = 0; i < 20'000; ++i) list += "h\1";
+  for (int i = 0; i < 2'000; ++i) copies += std::string("h\2h\0\x85R0", 7);
+  EXPECT_NE(
+      message([&] { read_state_dict_pickle(list + "e" + copies + ".", "f"); }).find("makes more than 33554432 values"),
+      std::string::npos);
+  std::string sizes = "(";
+  for (int i = 0; i < 65; ++i) sizes += "K\1";
+  EXPECT_NE(message([&] {
+              read_state_dict_pickle(tensor_pickle("K\1" + sizes + "t(K\1t"), "f");
+            }).find("65 dimensions; at most 64 are allowed"),
+            std::string::npos);
+  std::string nested = "}", closed;
+  for (int i = 0; i < 60'000; ++i, closed += "s") nested += std::string("U\1a}", 4);
+  EXPECT_NE(message([&] { read_nested_pickle(nested + closed + ".", "f"); }).find("its names are too long"),
+            std::string::npos);
+}
+
 }  // namespace
 }  // namespace tessera::io

@@ -101,5 +101,48 @@ TEST(Precompiled, DamagedMapsAreRefusedOrHarmless) {
   EXPECT_EQ(to_utf8(text.data(), text.data() + text.size()), "any text");
 }
 
+// Forty times twice as long: a file of some kilobytes must not fill the memory.
+TEST(Growth, OfNormalizersAndDecodersHasALimit) {
+  const auto json = [](const std::string& more) {
+    return R"({"model":{"type":"WordLevel","vocab":{"a":0,"[U]":1},"unk_token":"[U]"},)" + more + "}";
+  };
+  const auto forty = [](const std::string& part) {
+    std::string out = "[" + part;
+    for (int i = 1; i < 40; ++i) out += "," + part;
+    return out + "]";
+  };
+  const std::string twice = R"({"type":"Replace","pattern":{"String":"a"},"content":"aa"})",
+                    by_regex = R"({"type":"Replace","pattern":{"Regex":"a"},"content":"aa"})";
+  const auto file = (fs::temp_directory_path() / ("tessera_growth_" + std::to_string(::getpid()) + ".json")).string();
+  const auto message = [&](const std::string& more) -> std::string {
+    write_file_atomically(file, json(more));
+    try {
+      const auto tokenizer = open_tokenizer(file);
+      return tokenizer->decode(tokenizer->encode("a\xC3\xA9").ids) + tokenizer->decode({0});
+    } catch (const DataError& e) {
+      return e.what();
+    }
+  };
+  for (const std::string& part : {twice, by_regex, std::string(R"({"type":"ByteLevel"})")})
+    EXPECT_NE(
+        message(R"("normalizer":{"type":"Sequence","normalizers":)" + forty(part) + "}").find("the tokenizer makes"),
+        std::string::npos)
+        << part;
+  const std::string bytes = R"({"type":"ByteLevel","add_prefix_space":false,"use_regex":false})";
+  EXPECT_NE(message(R"("pre_tokenizer":{"type":"Sequence","pretokenizers":)" + forty(bytes) + "}")
+                .find("the tokenizer makes"),
+            std::string::npos);
+  for (const std::string& part : {twice, by_regex})
+    EXPECT_NE(message(R"("decoder":{"type":"Sequence","decoders":)" + forty(part) + "}").find("'s decoder makes"),
+              std::string::npos)
+        << part;
+  std::string parts;
+  for (int i = 0; i < 300; ++i) parts += std::string(i > 0 ? "," : "") + R"({"Sequence":{"id":"A","type_id":0}})";
+  EXPECT_NE(message(R"("post_processor":{"type":"TemplateProcessing","single":[)" + parts + R"(],"pair":[]})")
+                .find("300 parts; at most 256 are taken"),
+            std::string::npos);
+  fs::remove(file);
+}
+
 }  // namespace
 }  // namespace tessera::text
