@@ -30,6 +30,8 @@ class PairFlags : public testing::Test {
     write_lines(in("other.csv"), other);
     write_lines(in("numbers.jsonl"), {R"({"text": "good", "label": 1})", R"({"text": "bad", "label": 0})",
                                       R"({"text": "fine", "label": 1})"});
+    const std::string translated = R"({"translation": {"en": "good day", "de": "guten Tag"}})";
+    write_lines(in("languages.jsonl"), {translated, translated, translated});
     write_lines(in("latin/rows.txt"), {"gr\xfc\xdf dich@positive", "weh mir@negative", "gut so@positive"});
     write_lines(in("taken/adapter_model.safetensors"), {""});
     write_lines(in("peft.json"), {R"({"peft_type": "IA3"})"});
@@ -193,6 +195,7 @@ TEST_F(Seq2SeqFlags, EachChangesSomethingOrIsRefusedOrSaysThatItDoesNot) {
                 "false"};
   base.insert(base.end(), columns.begin(), columns.end());
   const Words numbers = {"--dataset_path", in("numbers.jsonl"), "--text_column", "text", "--label_column", "label"};
+  const Words languages = {"--dataset_path", in("languages.jsonl"), "--text_column", "", "--label_column", ""};
   const Words epochs = {"--max_steps", "-1", "--num_train_epochs", "1"};
   const Words drops = {"--per_device_train_batch_size", "7", "--max_steps", "-1", "--num_train_epochs", "1"};
   const std::vector<FlagCase> own = {
@@ -208,7 +211,21 @@ TEST_F(Seq2SeqFlags, EachChangesSomethingOrIsRefusedOrSaysThatItDoesNot) {
       {"--max_length", {"2"}},
       {"--max_target_length", {"1"}},
       {"--validation_split", {"0.5"}},
+      {"--validation_file", {in("other.csv")}},
+      {"--source_prefix", {"say it: "}},
+      {"--source_lang", {"en_XX"}, languages + Words{"--target_lang", "de"}},
+      {"--target_lang", {"de"}, languages + Words{"--source_lang", "en"}},
+      {"--val_max_target_length", {"1"}},
+      {"--ignore_pad_token_for_loss", {"false"}},
+      {"--predict_with_generate", {}},
+      {"--generation_max_length", {"2"}, {"--predict_with_generate"}},
+      {"--generation_num_beams", {"4"}, {"--predict_with_generate", "--generation_max_length", "12"}},
+      {"--do_predict", {}, {"--test_file", in("rows.csv")}},
+      {"--test_file", {in("other.csv")}, {"--do_predict", "--test_file", in("rows.csv")}},
+      {"--test_split", {"train"}, {"--do_predict"}},
+      {"--max_predict_samples", {"1"}, {"--do_predict", "--test_file", in("rows.csv")}},
       {"--max_train_samples", {"2"}},
+      {"--max_eval_samples", {"1"}, {"--validation_split", "0.5"}},
       {"--num_train_epochs", {"2"}, epochs},
       {"--max_steps", {"1"}},
       {"--overwrite_output_dir", {}, {"--output_dir", in("taken")}},
@@ -270,6 +287,9 @@ TEST_F(SummarizeFlags, EachChangesSomethingOrIsRefusedOrSaysThatItDoesNot) {
                                      {"--val_rows", {"2"}},
                                      {"--max_source_length", {"8"}},
                                      {"--max_target_length", {"4"}},
+                                     {"--predict_with_generate", {}},
+                                     {"--generation_max_length", {"3"}, {"--predict_with_generate"}},
+                                     {"--generation_num_beams", {"4"}, {"--predict_with_generate"}},
                                      {"--epochs", {"2"}},
                                      {"--max_steps", {"1"}},
                                      {"--gamma", {"0.1"}, {"--epochs", "2"}},
