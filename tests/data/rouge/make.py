@@ -17,13 +17,13 @@ ROOTS = """fl tr pl sk sp hop tan fall hiss fizz fail fil motor plaster agre fe 
 ration valen hesit digit conform radic differ vile analog vietnam predic oper feud decis hope call formal sensit sensi triplic
 form electr good reviv allow infer airlin gyroscop adjust defens irrit replac depend adopt homolog commun activ angular effect
 bowdler prob rat ceas contr roll ge the archae philo sing y toy syzyg xy a be oy aye""".split()
-ENDINGS = """ s es ies ied eed ed ing y ational tional enci anci izer bli alli entli eli ousli ization ation ator alism iveness fulness
+ENDINGS = """s es ies ied eed ed ing y ational tional enci anci izer bli alli entli eli ousli ization ation ator alism iveness fulness
 ousness aliti iviti biliti fulli logi icate ative alize iciti ical ful ness al ance ence er ic able ible ant ement ment ent sion tion
-ion ou ism ate iti ous ive ize e ll ally fully lly yed ying""".split(" ")
+ion ou ism ate iti ous ive ize e ll ally fully lly yed ying""".split() + [""]
 IRREGULAR = "sky skies dying lying tying news innings inning outings outing cannings canning howe proceed exceed succeed".split()
 
 stemmer = PorterStemmer()
-words = set(IRREGULAR) | {root + ending.strip() for root, ending in itertools.product(ROOTS, ENDINGS)}
+words = set(IRREGULAR) | {root + ending for root, ending in itertools.product(ROOTS, ENDINGS)}
 for page in (ROOT / "docs").glob("*.md"):
     words |= set(re.findall(r"[a-z]{4,}", page.read_text().lower()))
 chosen = sorted(words)

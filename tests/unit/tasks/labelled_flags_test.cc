@@ -22,6 +22,11 @@ class PairFlags : public testing::Test {
   PairFlags() : folder_("pair_flags") {
     make_model(kDemo + "model", in("model"));
     make_model(kDemo + "model", in("other"), "1");
+    auto config = nlohmann::json::parse(read_file(kDemo + "model/config.json"));
+    config["initializer_factor"] = 3.0;  // so that it writes longer texts than the end alone
+    std::filesystem::copy(kDemo + "model", in("large_config"));
+    write_lines(in("large_config/config.json"), {config.dump()});
+    make_model(in("large_config"), in("large"), "1");
     Words rows = {"input,answer,input2,answer2"}, other = rows;
     for (int i = 0; i < 10; ++i)
       rows.push_back(std::string(i % 2 == 0 ? "good" : "fine") + " day to all,positive,bad day,negative");
@@ -40,6 +45,8 @@ class PairFlags : public testing::Test {
 
   const Words kEvaluated = {"--eval_strategy", "steps", "--eval_steps", "1"};
   const Words kBest = {"--eval_steps", "1", "--save_steps", "1", "--load_best_model_at_end"};
+  const Words kGenerates = {"--model_name_or_path",    in("large"), "--learning_rate",        "0",
+                            "--generation_max_length", "12",        "--predict_with_generate"};
   const Words kLora = {"--use_peft_lora", "true", "--lora_dropout", "0"};
   const Words kEightBit = {"--use_peft_lora", "true", "--lora_dropout", "0", "--use_8bit_quantization", "true"};
   const Words kFourBit = {"--use_peft_lora", "true", "--lora_dropout", "0", "--use_4bit_quantization", "true"};
@@ -219,7 +226,7 @@ TEST_F(Seq2SeqFlags, EachChangesSomethingOrIsRefusedOrSaysThatItDoesNot) {
       {"--ignore_pad_token_for_loss", {"false"}},
       {"--predict_with_generate", {}},
       {"--generation_max_length", {"2"}, {"--predict_with_generate"}},
-      {"--generation_num_beams", {"4"}, {"--predict_with_generate", "--generation_max_length", "12"}},
+      {"--generation_num_beams", {"3"}, kGenerates},
       {"--do_predict", {}, {"--test_file", in("rows.csv")}},
       {"--test_file", {in("other.csv")}, {"--do_predict", "--test_file", in("rows.csv")}},
       {"--test_split", {"train"}, {"--do_predict"}},
@@ -288,8 +295,8 @@ TEST_F(SummarizeFlags, EachChangesSomethingOrIsRefusedOrSaysThatItDoesNot) {
                                      {"--max_source_length", {"8"}},
                                      {"--max_target_length", {"4"}},
                                      {"--predict_with_generate", {}},
-                                     {"--generation_max_length", {"3"}, {"--predict_with_generate"}},
-                                     {"--generation_num_beams", {"4"}, {"--predict_with_generate"}},
+                                     {"--generation_max_length", {"3"}, kGenerates},
+                                     {"--generation_num_beams", {"3"}, kGenerates},
                                      {"--epochs", {"2"}},
                                      {"--max_steps", {"1"}},
                                      {"--gamma", {"0.1"}, {"--epochs", "2"}},
