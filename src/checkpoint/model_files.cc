@@ -1,7 +1,6 @@
 #include "checkpoint/model_files.h"
 
 #include <algorithm>
-#include <array>
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -170,10 +169,7 @@ void copy_model_files(const ModelFiles& from, const std::string& to, const Confi
 }
 
 bool has_tokenizer(const std::string& folder) {
-  constexpr std::array kFiles{"tokenizer.json", "spiece.model", "tokenizer.model", "sentencepiece.bpe.model",
-                              "spm.model",      "vocab.json",   "vocab.txt"};
-  return !folder.empty() &&
-         std::any_of(kFiles.begin(), kFiles.end(), [&](const char* name) { return is_there(fs::path(folder) / name); });
+  return !folder.empty() && find_tokenizer_file(folder).has_value();
 }
 
 std::string tokenizer_among(const std::vector<std::string>& folders) {

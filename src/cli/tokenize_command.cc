@@ -6,6 +6,7 @@
 
 #include "base/line_reader.h"
 #include "base/plain_reason.h"
+#include "base/utf8.h"
 #include "cli/commands.h"
 #include "cli/exit_code.h"
 #include "config/options.h"
@@ -82,17 +83,16 @@ void append_row(const text::Encoding& encoding, std::string_view decoded, std::s
 }  // namespace
 
 int tokenize_command(const Arguments& args, std::ostream& out, std::ostream&) {
-  std::string path;
+  std::string path, one_text;
   bool add_special_tokens = true;
   config::OptionTable table(
       "tessera tokenize",
-      "reads rows from standard input, each a JSON string or an object with the key \"text\", and "
+      "takes --text, or rows from standard input, each a JSON string or an object with the key \"text\", and "
       "prints for each {\"ids\": [...], \"offsets\": [[begin, end], ...], \"decoded\": \"...\"}; "
       "offsets count code points");
   table.example("--tokenizer t5-base < rows.jsonl");
-  table.add(&path, {"--tokenizer"}, "folder, tokenizer.json, spiece.model, tokenizer.model, vocab.json or vocab.txt")
-      .required()
-      .placeholder("PATH");
+  table.add(&path, {"--tokenizer"}, "folder of a tokenizer, or one of its files").required().placeholder("PATH");
+  table.add(&one_text, {"--text"}, "the one text, in place of standard input");
   table.add(&add_special_tokens, {"--add_special_tokens"}, "add what the model expects around a text (bos, eos, ...)");
   if (table.parse(args) == config::ParseResult::kHelp) {
     out << table.help();
@@ -104,13 +104,23 @@ int tokenize_command(const Arguments& args, std::ostream& out, std::ostream&) {
     out.write(rows.data(), static_cast<std::streamsize>(rows.size())).flush();
     rows.clear();
   };
+  const auto add_row = [&](std::string_view row) {
+    const auto encoding = tokenizer->encode(row, add_special_tokens);
+    append_row(encoding, tokenizer->decode(encoding.ids), rows);
+  };
+  if (table.given("--text")) {
+    if (const auto at = find_malformed_utf8(one_text))
+      throw ConfigError(fmt::format("--text is not UTF-8 at byte {}", *at + 1), "text");
+    add_row(one_text);
+    flush();
+    return kSuccess;
+  }
   LineReader lines(STDIN_FILENO, "standard input", flush);
   simdjson::dom::parser parser;
   try {
     for (std::string_view line; lines.next(line);) {
       if (line.find_first_not_of(" \t") == std::string_view::npos) continue;
-      const auto encoding = tokenizer->encode(text_of(line, lines.number(), parser), add_special_tokens);
-      append_row(encoding, tokenizer->decode(encoding.ids), rows);
+      add_row(text_of(line, lines.number(), parser));
       if (rows.size() > (1 << 16)) flush();
     }
   } catch (...) {

@@ -35,8 +35,11 @@ std::string choose(const std::string& file, std::int64_t line, const std::vector
 
 ColumnNames choose_columns(const std::string& file, std::int64_t line, const std::vector<std::string>& columns,
                            const ReadOptions& options) {
-  return {choose(file, line, columns, options.text_column, kTextNames, "text_column"),
-          options.without_labels ? "" : choose(file, line, columns, options.label_column, kLabelNames, "label_column")};
+  const bool are_languages = !options.inside.empty();
+  return {choose(file, line, columns, options.text_column, kTextNames, are_languages ? "source_lang" : "text_column"),
+          options.without_labels ? ""
+                                 : choose(file, line, columns, options.label_column, kLabelNames,
+                                          are_languages ? "target_lang" : "label_column")};
 }
 
 std::string label_text(const std::string& file, std::int64_t line, const std::string& label, bool is_integer,

@@ -34,10 +34,10 @@ bool is_integer(const Value& value, const SourceRow& row) {
 /// Rows of one file, of which the first decides which columns are meant.
 class PairReader {
  public:
-  explicit PairReader(const ReadOptions& options) : options_(options) {}
+  explicit PairReader(const ReadOptions& options) : options_(options) { chosen_.inside = options.inside; }
 
   TextPair read(const SourceRow& row) {
-    const auto object = parse_row(row);
+    const auto object = columns_of(row);
     choose(*object, row);
     TextPair out{text_of(*object->find(std::string_view(chosen_.text_column)), chosen_.text_column, row), "", *row.file,
                  row.number};
@@ -54,6 +54,15 @@ class PairReader {
   }
 
  private:
+  chat::DictPtr columns_of(const SourceRow& row) const {
+    auto object = parse_row(row);
+    if (options_.inside.empty()) return object;
+    const Value* inner = object->find(std::string_view(options_.inside));
+    if (inner != nullptr && inner->is<chat::DictPtr>()) return *inner->get<chat::DictPtr>();
+    fail(row, fmt::format("expected the column '{}' with an object such as {{\"en\": ..., \"de\": ...}}, found {}",
+                          options_.inside, inner ? called(*inner, row) : "no such column"));
+  }
+
   void choose(const chat::Dict& object, const SourceRow& row) {
     const auto has = [&](const std::string& column) { return object.find(std::string_view(column)) != nullptr; };
     const bool has_label = options_.without_labels || has(chosen_.label_column);

@@ -80,6 +80,10 @@ PairSplits split(std::vector<TextPair> rows, const SplitOptions& options) {
   return out;
 }
 
+void keep_first(std::vector<TextPair>& rows, std::int64_t count) {
+  if (count > 0 && count < std::ssize(rows)) rows.resize(static_cast<std::size_t>(count));
+}
+
 std::vector<TextPair> read_split(const DatasetName& dataset, const std::string& split, const ReadOptions& read) {
   const auto found = find_split_files(dataset, split == "train" ? split : "train," + split);
   if (found.back().files.empty())

@@ -24,6 +24,8 @@ struct ReadOptions {
   /// Empty: the first of sentence, text, source, input, document / text_label, label, target, output, summary that the
   /// first row of a file has.
   std::string text_column, label_column;
+  /// A column of objects, whose keys the two columns are; empty: they are columns of the file.
+  std::string inside = {};
   /// Integer label i becomes label_names[i]; empty: integers stay as they are ("2").
   std::vector<std::string> label_names;
   FileEncoding encoding = FileEncoding::kAuto;
@@ -37,6 +39,9 @@ struct ReadOptions {
 /// DataError names file and line: no @, undecodable bytes, bad JSON or CSV, a missing column (lists the columns there
 /// are), a column without a value, a label outside label_names, no rows at all.
 std::vector<TextPair> read_pairs(const std::string& file, const ReadOptions& options);
+
+/// Leaves only so many rows; 0: all.
+void keep_first(std::vector<TextPair>& rows, std::int64_t count);
 
 struct PairSplits {
   std::vector<TextPair> train, validation;

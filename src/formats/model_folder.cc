@@ -2,8 +2,9 @@
 
 #include <algorithm>
 #include <array>
-#include <string>
 #include <string_view>
+
+#include "base/open_file.h"
 
 namespace tessera {
 namespace {
@@ -21,7 +22,8 @@ bool has_terms_of_use(const std::string& name) {
 
 bool is_of_a_run(const std::string& name) {
   return name.ends_with(".index.json") || name.ends_with("_results.json") ||
-         is_any_of(name, "trainer_state.json", "manifest.json", "state.json", "run.json", "predict_results.txt");
+         is_any_of(name, "trainer_state.json", "manifest.json", "state.json", "run.json", "predict_results.txt",
+                   "generated_predictions.txt");
 }
 
 }  // namespace
@@ -39,6 +41,29 @@ FolderFile folder_file(const fs::path& path) {
   return is_any_of(type, ".json", ".txt", ".model", ".jinja", ".spm", ".tiktoken", ".codes", ".vocab")
              ? FolderFile::kTokenizer
              : FolderFile::kOther;
+}
+
+std::span<const TokenizerForm> tokenizer_forms(TokenizerForms forms) {
+  static constexpr TokenizerForm kForms[] = {
+      {"tokenizer.json"},           {"spiece.model"}, {"tokenizer.model"}, {"sentencepiece.bpe.model"}, {"spm.model"},
+      {"vocab.json", "merges.txt"}, {"vocab.txt"}};
+  return std::span(kForms).subspan(forms == TokenizerForms::kSources ? 1 : 0);
+}
+
+std::optional<fs::path> find_tokenizer_file(const fs::path& folder, TokenizerForms forms) {
+  for (const auto& form : tokenizer_forms(forms))
+    if (is_there(folder / form.file) && (form.beside == nullptr || is_there(folder / form.beside)))
+      return folder / form.file;
+  return {};
+}
+
+std::string tokenizer_file_names(TokenizerForms forms) {
+  std::string names;
+  for (const auto& form : tokenizer_forms(forms)) {
+    names += (names.empty() ? "" : ", ") + std::string(form.file);
+    if (form.beside != nullptr) names += " with " + std::string(form.beside);
+  }
+  return names;
 }
 
 std::vector<fs::path> named_template_files(const fs::path& folder) {

@@ -1,6 +1,9 @@
 #pragma once
 // What the files of a model's folder are, by their names: one list for what is fetched, copied and removed.
 #include <filesystem>
+#include <optional>
+#include <span>
+#include <string>
 #include <vector>
 
 namespace tessera {
@@ -14,6 +17,19 @@ enum class FolderFile {
 
 /// path: below the folder.
 FolderFile folder_file(const std::filesystem::path& path);
+
+/// What a tokenizer is opened from: the first of these files that is there, with the second one where it has one.
+struct TokenizerForm {
+  const char* file;
+  const char* beside = nullptr;
+};
+/// kSources: without tokenizer.json, which is made from the others.
+enum class TokenizerForms { kAll, kSources };
+std::span<const TokenizerForm> tokenizer_forms(TokenizerForms forms = TokenizerForms::kAll);
+std::optional<std::filesystem::path> find_tokenizer_file(const std::filesystem::path& folder,
+                                                         TokenizerForms forms = TokenizerForms::kAll);
+/// For messages: "tokenizer.json, ..., vocab.json with merges.txt, vocab.txt".
+std::string tokenizer_file_names(TokenizerForms forms = TokenizerForms::kAll);
 
 /// A tokenizer's template; where there is one, those in tokenizer_config.json do not count.
 inline constexpr const char* kTemplateFile = "chat_template.jinja";

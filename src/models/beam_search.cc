@@ -186,7 +186,7 @@ GenerationOutput collected(const std::vector<Search>& searches, const Generation
 }  // namespace
 
 GenerationOutput beam_search(const at::Tensor& prompts, std::int64_t max_length, const GenerationConfig& config,
-                             const NextLogits& next) {
+                             const NextLogits& next, const AnyGoesOn& any_goes_on) {
   const std::int64_t batch = prompts.size(0), prompt_length = prompts.size(1);
   const auto ids = prompts.contiguous();
   const auto* p = ids.const_data_ptr<std::int64_t>();
@@ -196,7 +196,8 @@ GenerationOutput beam_search(const at::Tensor& prompts, std::int64_t max_length,
                           max_length);
   }
   at::Tensor parents;
-  do {
+  bool is_going = true;
+  while (is_going) {
     const auto tokens = running_ids(searches);
     auto log_probs = at::log_softmax(next(tokens.narrow(1, tokens.size(1) - 1, 1), parents), -1).contiguous();
     process_scores(log_probs, {tokens, prompt_length, max_length}, config);
@@ -205,7 +206,9 @@ GenerationOutput beam_search(const at::Tensor& prompts, std::int64_t max_length,
       searches[s].advance(log_probs.const_data_ptr<float>() + s * config.num_beams * classes, classes);
     }
     parents = running_parents(searches, config.num_beams);
-  } while (goes_on(searches));
+    is_going = goes_on(searches);
+    if (any_goes_on) is_going = any_goes_on(is_going);
+  }
   return collected(searches, config);
 }
 

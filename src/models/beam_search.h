@@ -11,6 +11,6 @@ using NextLogits = std::function<at::Tensor(const at::Tensor& tokens, const at::
 
 /// prompts: [batch, P] int64, what every beam starts with.
 GenerationOutput beam_search(const at::Tensor& prompts, std::int64_t max_length, const GenerationConfig& config,
-                             const NextLogits& next);
+                             const NextLogits& next, const AnyGoesOn& any_goes_on);
 
 }  // namespace tessera::models

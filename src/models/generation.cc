@@ -82,12 +82,14 @@ at::Tensor draw(const at::Tensor& scores, std::uint64_t seed, std::int64_t step)
 
 /// Greedy search and sampling from prompts [R, P].
 GenerationOutput one_token_each(const at::Tensor& prompts, std::int64_t max_length, const GenerationConfig& config,
-                                const NextLogits& next, bool want_scores, const TokenCallback& on_tokens) {
+                                const NextLogits& next, bool want_scores, const TokenCallback& on_tokens,
+                                const AnyGoesOn& any_goes_on) {
   GenerationOutput out;
   out.sequences = prompts;
   const std::int64_t rows = prompts.size(0), prompt_length = prompts.size(1);
   std::vector<bool> done(static_cast<std::size_t>(rows), false);
-  while (out.sequences.size(1) < max_length && std::find(done.begin(), done.end(), false) != done.end()) {
+  bool goes_on = true;
+  while (out.sequences.size(1) < max_length && goes_on) {
     const std::int64_t length = out.sequences.size(1);
     auto scores = next(out.sequences.narrow(1, length - 1, 1), {}).clone();
     process_scores(scores, {out.sequences, prompt_length, max_length}, config);
@@ -103,6 +105,8 @@ GenerationOutput one_token_each(const at::Tensor& prompts, std::int64_t max_leng
     out.sequences = at::cat({out.sequences, tokens}, 1);
     if (want_scores) out.scores.push_back(std::move(scores));
     if (on_tokens) on_tokens(tokens.flatten());
+    goes_on = std::find(done.begin(), done.end(), false) != done.end();
+    if (any_goes_on) goes_on = any_goes_on(goes_on);
   }
   return out;
 }
@@ -203,7 +207,8 @@ NonFiniteScores::NonFiniteScores(std::int64_t row, std::int64_t step)
       step(step) {}
 
 GenerationOutput generate(Model& model, const at::Tensor& input_ids, const at::Tensor& attention_mask,
-                          const GenerationConfig& config, bool want_scores, const TokenCallback& on_tokens) {
+                          const GenerationConfig& config, bool want_scores, const TokenCallback& on_tokens,
+                          const AnyGoesOn& any_goes_on) {
   check(config);
   const EvalMode eval(model);
   const at::NoGradGuard no_grad;
@@ -225,9 +230,9 @@ GenerationOutput generate(Model& model, const at::Tensor& input_ids, const at::T
                           std::to_string(prompts.size(1)) + " tokens; set max_new_tokens",
                       "max_length");
   }
-  if (config.num_beams > 1) return beam_search(prompts, max_length, config, next);
+  if (config.num_beams > 1) return beam_search(prompts, max_length, config, next, any_goes_on);
   if (each > 1) prompts = prompts.index_select(0, repeated_rows(batch, each));
-  return one_token_each(prompts, max_length, config, next, want_scores, on_tokens);
+  return one_token_each(prompts, max_length, config, next, want_scores, on_tokens, any_goes_on);
 }
 
 }  // namespace tessera::models

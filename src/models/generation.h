@@ -1,7 +1,7 @@
 #pragma once
 // Greedy search, sampling and beam search (transformers' generate()), with a key/value cache. Works on a sharded model
 // too: it only calls the model. Collective there: every rank must decode the same number of steps, so pass the same
-// batch and seed on every rank.
+// batch and seed on every rank, or AnyGoesOn.
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -71,13 +71,18 @@ struct NonFiniteScores : DataError {
 /// Called after every step of greedy search or sampling with the new tokens [rows] (padding for rows that have ended).
 using TokenCallback = std::function<void(const at::Tensor& tokens)>;
 
+/// Of ranks that share a sharded model and have batches of their own: told after every step whether this rank's rows
+/// go on, says whether any rank's do (collective). Until none does all call the model, for they gather its units
+/// together; rows that have ended stay as they are.
+using AnyGoesOn = std::function<bool(bool mine)>;
+
 /// input_ids, attention_mask: [B, S]; the mask may be undefined. Causal models continue the prompts, which are padded
 /// on the left (DataError otherwise). Padding with ids below 0 is no part of a row: repetition penalties and minimum
 /// lengths see the prompt alone. Any other id counts there, as in transformers. Runs in eval mode and without grad, and
 /// puts the mode back. NonFiniteScores as soon as the model gives such. The results are on the CPU, wherever the model
-/// is.
+/// is. any_goes_on: empty where all ranks have the same batch; of encoder-decoder models only, whose rows begin alike.
 GenerationOutput generate(Model& model, const at::Tensor& input_ids, const at::Tensor& attention_mask,
-                          const GenerationConfig& config, bool want_scores = false,
-                          const TokenCallback& on_tokens = {});
+                          const GenerationConfig& config, bool want_scores = false, const TokenCallback& on_tokens = {},
+                          const AnyGoesOn& any_goes_on = {});
 
 }  // namespace tessera::models

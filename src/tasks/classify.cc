@@ -123,13 +123,13 @@ class ClassifyJob final : public TrainingJob {
     notes_.push_back(fmt::format("{}: {} labels ({})", name_of(data_.problem), labels, fmt::join(data_.names, ", ")));
     classes_ = checkpoint::ClassifierNames{
         .labels = data_.names, .problem_type = name_of(data_.problem), .pad_token_id = tokenizer_->pad_id()};
-    if (arguments_.do_train || !o_.do_predict)
+    if (arguments_.do_train || !o_.predict.do_predict)
       require_rows_to_evaluate(data_.validation.size(), "no rows are held out: give a --validation_split above 0");
   }
 
   std::vector<PreparedRows> prepared() const override {
     auto prepared = prepared_rows(&data_.train, &data_.validation);
-    if (o_.do_predict)
+    if (o_.predict.do_predict)
       prepared.push_back({"predict", data_.test.size(), [this](std::int64_t i) { return data_.test.mark(i); }});
     return prepared;
   }
@@ -216,11 +216,11 @@ class ClassifyJob final : public TrainingJob {
     return sampler.batches_per_epoch();
   }
 
-  bool evaluates_alone() const override { return o_.do_eval && data_.validation.size() > 0; }
+  bool evaluates_alone() const override { return o_.predict.do_eval && data_.validation.size() > 0; }
 
   /// As run_classification.py writes them.
   void predict() override {
-    if (!o_.do_predict) return;
+    if (!o_.predict.do_predict) return;
     std::map<std::int64_t, std::string> mine, all;  // by row
     visit(data_.test, report::bar_style(group_->rank(), arguments_.disable_tqdm), "predict", [&](ClassBatch batch) {
       batch.labels.reset();

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "data/text_pair.h"
+#include "tasks/script_flags.h"
 #include "tasks/training_job.h"
 
 namespace tessera::tasks {
@@ -15,11 +16,9 @@ namespace tessera::tasks {
 struct ClassifyOptions : JobOptions {
   ClassifyOptions();
 
-  std::string dataset_path, dataset_config;    // data::DatasetName
-  std::string validation_file;                 // empty: the data set's, or rows that are held out
-  std::string test_file, test_split = "test";  // what is predicted: the file's rows, or those of the data set's split
-  bool do_predict = false;
-  bool do_eval = true;  // without training: evaluate
+  std::string dataset_path, dataset_config;  // data::DatasetName
+  std::string validation_file;               // empty: the data set's, or rows that are held out
+  PredictFlags predict;
   data::ReadOptions columns;
   std::string problem_type = "auto";  // regression, single_label_classification, multi_label_classification
   bool do_regression = false;         // the same as problem_type regression
@@ -27,9 +26,9 @@ struct ClassifyOptions : JobOptions {
   std::int64_t max_length = 128;      // tokens of a text, special ones included
   bool pad_to_max_length = false;
   double validation_split = 0.1;
-  std::int64_t max_train_samples = 0, max_eval_samples = 0, max_predict_samples = 0;  // only the first rows; 0: all
-  bool ignore_mismatched_sizes = false;  // a head for another number of labels begins anew
-  std::string pad_token;                 // empty: the tokenizer's, or eos
+  std::int64_t max_train_samples = 0, max_eval_samples = 0;  // only the first rows; 0: all
+  bool ignore_mismatched_sizes = false;                      // a head for another number of labels begins anew
+  std::string pad_token;                                     // empty: the tokenizer's, or eos
 };
 
 /// The flags, bound to `options`, whose values are the defaults.

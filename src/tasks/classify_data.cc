@@ -195,10 +195,6 @@ std::shared_ptr<const text::Tokenizer> with_padding(const std::string& path, con
   return tokenizer;
 }
 
-void keep_first(std::vector<TextPair>& rows, std::int64_t count) {
-  if (count > 0 && count < static_cast<std::int64_t>(rows.size())) rows.resize(static_cast<std::size_t>(count));
-}
-
 }  // namespace
 
 namespace {
@@ -231,15 +227,6 @@ data::PairSplits read_labelled(const ClassifyOptions& o, const data::ReadOptions
                            {.validation_fraction = o.validation_split,
                             .seed = static_cast<std::uint64_t>(o.training.seed),
                             .validation_file = o.validation_file});
-}
-
-std::vector<TextPair> read_unlabelled(const ClassifyOptions& o, data::ReadOptions columns, std::string& note) {
-  columns.without_labels = true;
-  auto rows = o.test_file.empty() ? data::read_split({o.dataset_path, o.dataset_config}, o.test_split, columns)
-                                  : data::read_split({.name = o.test_file, .config = {}}, "train", columns);
-  note = fmt::format("rows to predict: {} ({})", rows.front().file, rows.size());
-  keep_first(rows, o.max_predict_samples);
-  return rows;
 }
 
 /// Says in the notes how many texts were cut.
@@ -287,8 +274,8 @@ ClassData load_class_data(const ClassifyOptions& o, const std::string& tokenizer
   d.notes = splits.notes;
   auto all = splits.train;  // the classes are those of all rows, however few are trained on
   all.insert(all.end(), splits.validation.begin(), splits.validation.end());
-  keep_first(splits.train, o.max_train_samples);
-  keep_first(splits.validation, o.max_eval_samples);
+  data::keep_first(splits.train, o.max_train_samples);
+  data::keep_first(splits.validation, o.max_eval_samples);
   d.problem = problem_of(o, known, all);
   const Labels labels(o, known, all, d.problem);
   d.names = labels.names();
@@ -307,8 +294,9 @@ ClassData load_class_data(const ClassifyOptions& o, const std::string& tokenizer
     texts.tokenize(*rows, *to);
     to->labels = labels.tensor(*rows);
   }
-  if (o.do_predict) {
-    const auto rows = read_unlabelled(o, columns, d.notes.emplace_back());
+  if (o.predict.do_predict) {
+    columns.without_labels = true;
+    const auto rows = read_test_rows(o.predict, {o.dataset_path, o.dataset_config}, columns, d.notes);
     texts.tokenize(rows, d.test);
     d.test.labels = at::zeros({d.test.size()}, at::kLong);
   }

@@ -32,16 +32,10 @@ void add_data(config::OptionTable& table, ClassifyOptions& o) {
             group);
   table.add(&o.validation_file, {"--validation_file"},
             "file of rows to evaluate on; empty: the data set's, or --validation_split of its rows", group);
-  table.add(&o.do_predict, {"--do_predict"},
-            "write what the model says of the test rows, whose labels are not read: predict_results.txt in output_dir",
-            group);
-  const config::Need predict{"--do_predict", {"true"}};
-  table.add(&o.test_file, {"--test_file"}, "file of the test rows; empty: the data set's", group).only_with({predict});
-  table.add(&o.test_split, {"--test_split", "--test_split_name"}, "split of the data set that they are", group)
-      .only_with({predict})
-      .idle_with({"--test_file", {config::kSet}});
-  table.add(&o.max_predict_samples, {"--max_predict_samples"}, "use only so many test rows; 0: all", group)
-      .only_with({predict});
+  add_predict_flags(
+      table, o.predict,
+      "write what the model says of the test rows, whose labels are not read: predict_results.txt in output_dir",
+      group);
   table.add(&o.dataset_config, {"--dataset_config", "--dataset_config_name"},
             "one of several configurations of the data set: as its card names it, or a folder", group);
   table.add(&o.columns.text_column, {"--text_column", "--text_column_name", "--text_column_names"},
@@ -80,10 +74,7 @@ constexpr config::UnusedFlag kIdleOfTheScript[] = {
     {"--metric_name", Unused::kText, "accuracy and F1 are measured, of a regression the errors and the correlation"},
     {"--shuffle_train_dataset", Unused::kBool, "training rows come in random order"},
     {"--shuffle_seed", Unused::kNumber, "--data_seed (or --seed) orders the rows"},
-    {"--overwrite_cache", Unused::kBool, "texts are tokenized for every run"},
     {"--remove_columns", Unused::kText, "only the columns of the text and the label are read"},
-    {"--use_fast_tokenizer", Unused::kBool, "there is one kind"},
-    {"--trust_remote_code", Unused::kBool, "no code is ever loaded"},
 };
 
 constexpr config::RefusedFlag kRefusedOfTheScript[] = {
@@ -95,20 +86,8 @@ constexpr config::RefusedFlag kRefusedOfTheScript[] = {
      "the split is validation (or eval); name another one's file with --validation_file", "validation"},
 };
 
-/// Predicting alone needs no rows with labels, and no evaluation.
-void check_prediction(ClassifyOptions& o, config::Problems& problems) {
-  const bool alone = o.do_predict && !o.training.do_train;
-  problems.require(!o.dataset_path.empty() || (alone && !o.test_file.empty()),
-                   "--dataset_path is required (to predict alone: --do_train false --do_predict --test_file FILE)",
-                   "dataset_path");
-  problems.require(o.max_predict_samples >= 0, "--max_predict_samples must not be negative", "max_predict_samples");
-  if (!alone) return;
-  o.do_eval = o.training.do_eval.value_or(true);
-  o.training.do_eval = true;
-}
-
 void check(ClassifyOptions& o, config::Problems& problems) {
-  check_prediction(o, problems);
+  check_predict_flags(o.predict, o.dataset_path, o.training, problems);
   problems.require(o.max_length >= 3, "--max_length must leave room for a token and the special ones: at least 3",
                    "max_length");
   problems.require(!o.label_separator.empty(), "--label_separator must not be empty", "label_separator");
@@ -140,6 +119,7 @@ config::OptionTable classify_table(ClassifyOptions& o) {
   table.example("--model_name_or_path bert-base-uncased --dataset_name data/ --num_train_epochs 3 --output_dir out");
   add_model(table, o);
   add_data(table, o);
+  add_script_flags(table);
   for (const auto& flag : kIdleOfTheScript) table.add_without_effect(flag);
   for (const auto& flag : kRefusedOfTheScript) table.add_refused(flag);
   train::add_training_arguments(table, o.training);

@@ -96,12 +96,6 @@ double evaluate_pairs(models::Model& model, const data::TokenizedPairs& rows, co
   return sums[0] / std::max(1.0, sums[1]);
 }
 
-std::vector<std::string> pair_metrics(bool with_texts) {
-  std::vector<std::string> names = {"eval_loss", "eval_runtime", "eval_samples_per_second", "eval_steps_per_second"};
-  if (with_texts) names.insert(names.begin() + 1, "eval_accuracy");
-  return names;
-}
-
 void check_pairs(const JobOptions& o, config::Problems& problems) {
   problems.require(o.training.neftune_noise_alpha == 0,
                    "--neftune_noise_alpha is built for decoders only (tessera sft); leave it out",

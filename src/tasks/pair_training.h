@@ -51,8 +51,6 @@ using OnPairBatch = std::function<void(const std::vector<std::int64_t>& rows, co
 double evaluate_pairs(models::Model& model, const data::TokenizedPairs& rows, const data::CollateOptions& collate,
                       const EvaluationOptions& options, comm::Communicator& group, const OnPairBatch& on_batch);
 
-/// The names of what evaluations of pairs give; with_texts: they compare texts.
-std::vector<std::string> pair_metrics(bool with_texts);
 /// What only decoders have.
 void check_pairs(const JobOptions& options, config::Problems& problems);
 

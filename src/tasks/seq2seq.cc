@@ -9,9 +9,11 @@
 #include <nlohmann/json.hpp>
 #include <ostream>
 
+#include "base/file.h"
 #include "report/progress.h"
 #include "tasks/seq2seq_data.h"
 #include "tessera/base/error.h"
+#include "train/results.h"
 
 namespace tessera::tasks {
 namespace {
@@ -28,9 +30,11 @@ std::string majority_line(const std::vector<std::string>& labels) {
                      100.0 * static_cast<double>(most->second) / static_cast<double>(labels.size()));
 }
 
+constexpr std::size_t kShown = 10;
+
 std::string first_ten(const std::vector<std::string>& texts) {
   std::vector<std::string> quoted;
-  for (std::size_t i = 0; i < std::min<std::size_t>(10, texts.size()); ++i) quoted.push_back("'" + texts[i] + "'");
+  for (std::size_t i = 0; i < std::min(kShown, texts.size()); ++i) quoted.push_back("'" + texts[i] + "'");
   return fmt::format("[{}]", fmt::join(quoted, ", "));
 }
 
@@ -45,38 +49,80 @@ class Seq2SeqJob final : public TrainingJob, public train::Presentation {
     data_ = load_seq2seq_data(o_, tokenizer_path_);
     tokenizer_ = data_.tokenizer;
     for (const auto& note : data_.notes) notes_.push_back(note);
-    require_rows_to_evaluate(static_cast<std::int64_t>(data_.validation_rows.size()),
-                             "no rows are held out: give a --validation_split above 0");
+    if (arguments_.do_train || !o_.predict.do_predict)
+      require_rows_to_evaluate(data_.validation.rows.size(), "no rows are held out: give a --validation_split above 0");
   }
 
-  std::vector<PreparedRows> prepared() const override { return prepared_rows(&data_.train, &data_.validation); }
+  std::vector<PreparedRows> prepared() const override {
+    auto prepared = prepared_rows(&data_.train.rows, &data_.validation.rows);
+    if (o_.predict.do_predict)
+      prepared.push_back({"predict", data_.test.rows.size(), [this](auto i) { return data_.test.rows.mark(i); }});
+    return prepared;
+  }
 
   void check_model() override {
-    require_ids_below(data_.train, model_.config.vocab_size, tokenizer_path_);
-    require_ids_below(data_.validation, model_.config.vocab_size, tokenizer_path_);
+    for (const auto* set : {&data_.train, &data_.validation, &data_.test})
+      require_ids_below(set->rows, model_.config.vocab_size, tokenizer_path_);
   }
 
   std::unique_ptr<train::Trainable> trainable() override {
-    return std::make_unique<PairTrainable>(*model_.model, data_.train, data_.collate, arguments_, *group_);
+    return std::make_unique<PairTrainable>(*model_.model, data_.train.rows, data_.train.collate, arguments_, *group_);
   }
 
   train::SessionTask session_task() override {
     train::SessionTask task;
-    task.num_examples = static_cast<std::int64_t>(data_.train_rows.size());
-    task.presentation = this;
-    const EvaluationOptions how{arguments_.per_device_eval_batch_size, o_.max_eval_steps};
+    task.num_examples = data_.train.rows.size();
+    const auto how = evaluated();
     task.num_eval_examples =
-        std::min(static_cast<std::int64_t>(data_.validation.rows.size()),
-                 evaluation_batches(data_.validation, how, group_->size()) * how.per_device_batch * group_->size());
-    task.evaluate = [this, how](const report::BarStyle& bars) {
-      const auto batches = evaluation_batches(data_.validation, how, group_->size());
-      report::ProgressBar bar(err_, bars, batches, "eval");
-      last_ = evaluate(*model_.model, data_, how, *group_, [&] { bar.update(); });
-      bar.close();
-      return timed_metrics({{"eval_loss", last_.loss}, {"eval_accuracy", last_.accuracy / 100}}, last_.seconds,
-                           static_cast<std::int64_t>(last_.labels.size()), batches);
+        std::min(data_.validation.rows.size(), evaluation_batches(data_.validation.rows, how, group_->size()) *
+                                                   how.per_device_batch * group_->size());
+    task.evaluate = [this](const report::BarStyle& bars) {
+      last_ = evaluate(data_.validation, evaluated(), "eval", bars);
+      return last_.metrics("eval");
     };
+    if (o_.generate.predict_with_generate)
+      task.samples = [this] { return first_texts(); };
+    else
+      task.presentation = this;
     return task;
+  }
+
+  EvaluationOptions evaluated() const { return {arguments_.per_device_eval_batch_size, o_.max_eval_steps}; }
+
+  TextEvaluation evaluate(const PairSet& set, const EvaluationOptions& how, const char* name,
+                          const report::BarStyle& bars) {
+    const auto generation = evaluation_generates(o_.generate, folder_, model_.config, most_label_tokens(o_, set));
+    report::ProgressBar bar(err_, bars, evaluation_batches(set.rows, how, group_->size()), name);
+    auto measured = evaluate_texts(*model_.model, set, *tokenizer_, how, generation, *group_, [&] { bar.update(); });
+    bar.close();
+    return measured;
+  }
+
+  bool evaluates_alone() const override { return o_.predict.do_eval && data_.validation.rows.size() > 0; }
+
+  /// As run_summarization.py.
+  void predict() override {
+    if (!o_.predict.do_predict) return;
+    const auto measured = evaluate(data_.test, {arguments_.per_device_eval_batch_size}, "predict",
+                                   report::bar_style(group_->rank(), arguments_.disable_tqdm));
+    if (group_->rank() != 0) return;
+    ensure_writable_folder(arguments_.output_dir);
+    nlohmann::json results = train::named_values(measured.metrics("predict"));
+    results["predict_samples"] = std::ssize(measured.labels);
+    train::save_metrics(arguments_.output_dir, "predict", results);
+    out_ << train::metrics_block("predict", results) << std::flush;
+    if (!o_.generate.predict_with_generate) return;
+    const auto file = arguments_.output_dir + "/generated_predictions.txt";
+    write_file_atomically(file, fmt::format("{}", fmt::join(measured.predictions, "\n")));
+    out_ << fmt::format("{} predictions saved in {}\n", measured.predictions.size(), file) << std::flush;
+  }
+
+  Json first_texts() {
+    out_ << texts_shown() << "\n" << std::flush;
+    Json rows = Json::array();
+    for (std::size_t i = 0; i < std::min(kShown, last_.labels.size()); ++i)
+      rows.push_back({{"generated", last_.predictions[i]}, {"label", last_.labels[i]}});
+    return rows;
   }
 
   void on_evaluation(const train::Metrics&, bool at_epoch_end) override {
@@ -96,14 +142,17 @@ class Seq2SeqJob final : public TrainingJob, public train::Presentation {
   }
 
   std::string evaluation_text() const {
-    return fmt::format("eval_ppl={:.6g} eval_epoch_loss={:.6g}\naccuracy={:.4f} {}\neval_preds[:10]={}\nlabels[:10]={}",
-                       std::exp(last_.loss), last_.loss, last_.accuracy, majority_line(last_.labels),
-                       first_ten(last_.predictions), first_ten(last_.labels));
+    return fmt::format("eval_ppl={:.6g} eval_epoch_loss={:.6g}\naccuracy={:.4f} {}\n{}", std::exp(last_.loss),
+                       last_.loss, last_.accuracy, majority_line(last_.labels), texts_shown());
+  }
+
+  std::string texts_shown() const {
+    return fmt::format("eval_preds[:10]={}\nlabels[:10]={}", first_ten(last_.predictions), first_ten(last_.labels));
   }
 
   const Seq2SeqOptions& o_;
   Seq2SeqData data_;
-  Evaluation last_;
+  TextEvaluation last_;
 };
 
 }  // namespace

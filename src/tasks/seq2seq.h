@@ -1,6 +1,7 @@
 #pragma once
 // `tessera seq2seq`: fine-tunes an encoder-decoder model on pairs of texts, with LoRA or in full, fully sharded. The
-// program of PEFT's FSDP guide (peft_lora_seq2seq_accelerate_fsdp) with its defaults and the Trainer's flag names.
+// program of PEFT's FSDP guide (peft_lora_seq2seq_accelerate_fsdp) with its defaults and the Trainer's flag names, and
+// with the flags of transformers' run_summarization.py and run_translation.py.
 #include <cstdint>
 #include <iosfwd>
 #include <optional>
@@ -8,6 +9,8 @@
 #include <vector>
 
 #include "data/text_pair.h"
+#include "tasks/script_flags.h"
+#include "tasks/text_evaluation.h"
 #include "tasks/training_job.h"
 
 namespace tessera::tasks {
@@ -16,13 +19,20 @@ struct Seq2SeqOptions : JobOptions {
   Seq2SeqOptions();
 
   std::string dataset_path, dataset_config;  // data::DatasetName
+  std::string validation_file;               // empty: the data set's, or rows that are held out
+  PredictFlags predict;
   data::ReadOptions columns;
+  std::string source_lang, target_lang;  // of rows {"translation": {"en": ..., "de": ...}}; empty: other rows
+  std::string source_prefix;             // before every input text
   std::int64_t max_length = 64;
-  std::optional<std::int64_t> max_target_length;  // none: the longest label
+  std::optional<std::int64_t> max_target_length;      // none: the longest label
+  std::optional<std::int64_t> val_max_target_length;  // the same in evaluations; none: max_target_length
   double validation_split = 0.1;
-  std::int64_t max_train_samples = 0;  // use only the first rows; 0: all
-  bool pad_to_max_length = false;      // pad every batch to max_length, as the guide's program does
-  std::int64_t max_eval_steps = 0;     // batches of an evaluation; 0: all
+  std::int64_t max_train_samples = 0, max_eval_samples = 0;  // use only the first rows; 0: all
+  bool pad_to_max_length = false;   // pad every batch to max_length, as the guide's program does
+  std::int64_t max_eval_steps = 0;  // batches of an evaluation; 0: all
+  bool ignore_pad_token_for_loss = true;
+  GenerateFlags generate;
 };
 
 /// The flags, bound to `options`, whose values are the defaults.

@@ -11,28 +11,47 @@ std::int64_t longest_target(const data::TokenizedPairs& pairs) {
   return static_cast<std::int64_t>(longest);
 }
 
+std::optional<std::int64_t> evaluated_target_length(const Seq2SeqOptions& o) {
+  return o.val_max_target_length ? o.val_max_target_length : o.max_target_length;
+}
+
+PairSet prepared(std::vector<data::TextPair> rows, const Seq2SeqOptions& o, const text::Tokenizer& tokenizer,
+                 std::optional<std::int64_t> target_length) {
+  for (auto& row : rows) row.source.insert(0, o.source_prefix);
+  PairSet set;
+  set.rows = data::tokenize(rows, tokenizer,
+                            {.max_source_length = o.max_length, .max_target_length = target_length.value_or(512)});
+  set.collate = {.padding = o.pad_to_max_length ? data::Padding::kMaxLength : data::Padding::kLongest,
+                 .max_source_length = o.max_length,
+                 .max_target_length = target_length.value_or(longest_target(set.rows))};
+  return set;
+}
+
 }  // namespace
 
-Seq2SeqData load_seq2seq_data(const Seq2SeqOptions& options, const std::string& tokenizer_path) {
+std::int64_t most_label_tokens(const Seq2SeqOptions& o, const PairSet& set) {
+  return evaluated_target_length(o).value_or(longest_target(set.rows) + 1);  // behind the start token
+}
+
+Seq2SeqData load_seq2seq_data(const Seq2SeqOptions& o, const std::string& tokenizer_path) {
+  const data::DatasetName dataset{o.dataset_path, o.dataset_config};
   Seq2SeqData d;
-  auto splits = data::read_splits(
-      {options.dataset_path, options.dataset_config}, options.columns,
-      {.validation_fraction = options.validation_split, .seed = static_cast<std::uint64_t>(options.training.seed)});
-  d.notes = splits.notes;
-  d.train_rows = std::move(splits.train);
-  d.validation_rows = std::move(splits.validation);
-  if (options.max_train_samples > 0 && options.max_train_samples < static_cast<std::int64_t>(d.train_rows.size())) {
-    d.train_rows.resize(static_cast<std::size_t>(options.max_train_samples));
+  data::PairSplits splits;
+  if (!o.dataset_path.empty()) {
+    splits = data::read_splits(dataset, o.columns,
+                               {.validation_fraction = o.validation_split,
+                                .seed = static_cast<std::uint64_t>(o.training.seed),
+                                .validation_file = o.validation_file});
   }
+  d.notes = splits.notes;
+  data::keep_first(splits.train, o.max_train_samples);
+  data::keep_first(splits.validation, o.max_eval_samples);
   d.tokenizer = text::open_tokenizer(tokenizer_path);
-  const data::TokenizeOptions limits{.max_source_length = options.max_length,
-                                     .max_target_length = options.max_target_length.value_or(512)};
-  d.train = data::tokenize(d.train_rows, *d.tokenizer, limits);
-  d.validation = data::tokenize(d.validation_rows, *d.tokenizer, limits);
-  d.collate = {.padding = options.pad_to_max_length ? data::Padding::kMaxLength : data::Padding::kLongest,
-               .max_source_length = options.max_length,
-               .max_target_length =
-                   options.max_target_length.value_or(std::max(longest_target(d.train), longest_target(d.validation)))};
+  d.train = prepared(std::move(splits.train), o, *d.tokenizer, o.max_target_length);
+  d.validation = prepared(std::move(splits.validation), o, *d.tokenizer, evaluated_target_length(o));
+  if (o.predict.do_predict)
+    d.test =
+        prepared(read_test_rows(o.predict, dataset, o.columns, d.notes), o, *d.tokenizer, evaluated_target_length(o));
   return d;
 }
 

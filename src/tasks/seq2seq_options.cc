@@ -20,37 +20,97 @@ void add_model(config::OptionTable& table, Seq2SeqOptions& o) {
 
 void add_data(config::OptionTable& table, Seq2SeqOptions& o) {
   const char* group = "Data";
-  table
-      .add(&o.dataset_path, {"--dataset_path", "--dataset_name", "--train_file"},
-           "file, folder or name on the Hub: FinancialPhraseBank (sentence@label), JSONL, JSON, CSV or Parquet", group)
-      .required();
+  const std::vector<config::Need> evaluated = {
+      {"--eval_strategy", {"steps", "epoch"}}, {"--do_train", {"false"}}, {"--do_predict", {"true"}}};
+  table.add(&o.dataset_path, {"--dataset_path", "--dataset_name", "--train_file"},
+            "file, folder or name on the Hub: FinancialPhraseBank (sentence@label), JSONL, JSON, CSV or Parquet "
+            "(required, but to predict alone)",
+            group);
+  table.add(&o.validation_file, {"--validation_file"},
+            "file of rows to evaluate on; empty: the data set's, or --validation_split of its rows", group);
+  add_predict_flags(table, o.predict,
+                    "evaluate the test rows, too: predict_results.json in output_dir, with --predict_with_generate "
+                    "also the texts, generated_predictions.txt",
+                    group);
   table.add(&o.dataset_config, {"--dataset_config", "--dataset_config_name"},
             "one of several configurations of the data set: as its card names it, or a folder", group);
   table.add(&o.columns.text_column, {"--text_column"}, "column of the input text; empty: the first usual name", group);
   table.add(&o.columns.label_column, {"--label_column", "--summary_column"},
             "column of the text to predict; empty: the first usual name", group);
   table.add(&o.columns.label_names, {"--label_names"}, "names of integer labels 0, 1, ...", group);
+  table.add(&o.source_lang, {"--source_lang"},
+            "of rows {\"translation\": {\"en\": ..., \"de\": ...}} the language of the input text (en, en_XX)", group);
+  table.add(&o.target_lang, {"--target_lang"}, "and that of the text to predict", group);
   using data::FileEncoding;
   table.add_enum(&o.columns.encoding,
                  {{"auto", FileEncoding::kAuto}, {"utf-8", FileEncoding::kUtf8}, {"iso-8859-1", FileEncoding::kLatin1}},
                  {"--encoding"}, "of text files; auto: UTF-8, or ISO-8859-1 for a .txt file that is not UTF-8", group);
+  table.add(&o.source_prefix, {"--source_prefix"}, "put before every input text: 'summarize: '", group);
   table.add(&o.max_length, {"--max_length", "--max_source_length", "--max_seq_length"},
             "tokens of an input; longer ones are cut", group);
   table.add(&o.max_target_length, {"--max_target_length", "--label_max_length"}, "tokens of a label; none: the longest",
             group);
+  table
+      .add(&o.val_max_target_length, {"--val_max_target_length"},
+           "the same in evaluations, and the length of generated texts; none: --max_target_length", group)
+      .only_with(evaluated);
   table.add(&o.validation_split, {"--validation_split", "--validation_split_percentage"},
             "part of the rows held out (a fraction, or percent from 1 up) when the data has no validation file", group);
   table.add(&o.max_train_samples, {"--max_train_samples"}, "use only so many training rows; 0: all", group);
+  table.add(&o.max_eval_samples, {"--max_eval_samples"}, "use only so many rows of evaluation; 0: all", group)
+      .only_with(evaluated);
   table.add(&o.pad_to_max_length, {"--pad_to_max_length"},
             "pad every batch to max_length; false: to its longest row (the same losses, less work)", group);
-  table.add(&o.max_eval_steps, {"--max_eval_steps"}, "batches of an evaluation; 0: all", group)
-      .only_with({{"--eval_strategy", {"steps", "epoch"}}, {"--do_train", {"false"}}});
+  table.add(&o.ignore_pad_token_for_loss, {"--ignore_pad_token_for_loss"},
+            "must be true: padding is no part of the loss", group);
+  table.add(&o.max_eval_steps, {"--max_eval_steps"}, "batches of an evaluation; 0: all", group).only_with(evaluated);
+  add_generate_flags(table, o.generate, "Evaluation");
+}
+
+using config::Unused;
+
+/// Of run_summarization.py, run_translation.py and Seq2SeqTrainingArguments.
+constexpr config::UnusedFlag kIdleOfTheScripts[] = {
+    {"--lang", Unused::kText, "no model here has a tokenizer that is told the language"},
+    {"--resize_position_embeddings", Unused::kBool, "T5's positions are relative: there is no table to resize"},
+};
+
+constexpr config::RefusedFlag kRefusedOfTheScripts[] = {
+    {"--forced_bos_token", Unused::kText,
+     "it is for models of several languages (mBART), which are not built; forced_bos_token_id in the model's "
+     "generation_config.json is followed"},
+    {"--generation_config", Unused::kText, "the generation_config.json in the model's folder counts; change it there"},
+    {"--sortish_sampler", Unused::kBool, "training rows come in random order; see --train_sampling_strategy"},
+};
+
+/// As run_translation.py: a code's country (en_XX) is left out.
+void check_languages(Seq2SeqOptions& o, config::Problems& problems) {
+  if (o.source_lang.empty() && o.target_lang.empty()) return;
+  problems.require(!o.source_lang.empty() && !o.target_lang.empty(), "--source_lang and --target_lang go together",
+                   "source_lang");
+  problems.require(o.columns.text_column.empty() && o.columns.label_column.empty(),
+                   "--source_lang and --target_lang take the place of --text_column and --label_column; give one pair",
+                   "text_column");
+  o.columns.inside = "translation";
+  o.columns.text_column = o.source_lang.substr(0, o.source_lang.find('_'));
+  o.columns.label_column = o.target_lang.substr(0, o.target_lang.find('_'));
 }
 
 void check(Seq2SeqOptions& o, config::Problems& problems) {
+  check_predict_flags(o.predict, o.dataset_path, o.training, problems);
+  check_languages(o, problems);
   problems.require(o.max_length >= 2, "--max_length must leave room for a token and </s>: at least 2", "max_length");
   problems.require(!o.max_target_length || *o.max_target_length >= 1, "--max_target_length must be at least 1",
                    "max_target_length");
+  problems.require(!o.val_max_target_length || *o.val_max_target_length >= 1,
+                   "--val_max_target_length must be at least 1", "val_max_target_length");
+  problems.require(o.max_train_samples >= 0 && o.max_eval_samples >= 0,
+                   "--max_train_samples and --max_eval_samples must not be negative", "max_train_samples");
+  problems.require(o.ignore_pad_token_for_loss,
+                   "--ignore_pad_token_for_loss false is not supported: padding as a part of the loss would make it "
+                   "depend on which rows share a batch; leave the flag out",
+                   "ignore_pad_token_for_loss");
+  check_generate_flags(o.generate, problems);
   if (o.validation_split >= 1) o.validation_split /= 100;  // the Trainer's scripts give percent
   problems.require(o.validation_split >= 0 && o.validation_split < 1,
                    "--validation_split must be in [0, 1), or a percentage below 100", "validation_split");
@@ -77,6 +137,9 @@ config::OptionTable seq2seq_table(Seq2SeqOptions& options) {
   table.example("--model_name_or_path t5-base --train_file train.jsonl --use_peft_lora true --output_dir out");
   add_model(table, options);
   add_data(table, options);
+  add_script_flags(table);
+  for (const auto& flag : kIdleOfTheScripts) table.add_without_effect(flag);
+  for (const auto& flag : kRefusedOfTheScripts) table.add_refused(flag);
   train::add_training_arguments(table, options.training);
   add_job_flags(table, options, "Output");
   return table;
@@ -90,9 +153,9 @@ std::optional<Seq2SeqOptions> parse_seq2seq(const std::vector<std::string>& args
     out << table.help();
     return std::nullopt;
   }
-  check_job(options, table, pair_metrics(/*with_texts=*/true), problems);
-  check_pairs(options, problems);
   check(options, problems);
+  check_job(options, table, text_metrics(options.generate), problems);
+  check_pairs(options, problems);
   problems.throw_all();
   return options;
 }

@@ -15,6 +15,7 @@
 #include "tasks/pair_training.h"
 #include "tessera/base/error.h"
 #include "text/tokenizer.h"
+#include "train/results.h"
 #include "train/seconds.h"
 
 namespace tessera::tasks {
@@ -59,24 +60,24 @@ class SummarizeJob final : public TrainingJob, public train::Presentation {
     }
     tokenizer_ = text::open_tokenizer(tokenizer_path_);
     train_ = tokenize_wikihow(std::move(rows.train), *tokenizer_, o_);
-    validation_ = tokenize_wikihow(std::move(rows.validation), *tokenizer_, o_);
-    collate_ = {.padding = o_.pad_to_max_length ? data::Padding::kMaxLength : data::Padding::kLongest,
-                .max_source_length = o_.max_source_length,
-                .max_target_length = o_.max_target_length};
+    validation_.rows = tokenize_wikihow(std::move(rows.validation), *tokenizer_, o_);
+    validation_.collate = {.padding = o_.pad_to_max_length ? data::Padding::kMaxLength : data::Padding::kLongest,
+                           .max_source_length = o_.max_source_length,
+                           .max_target_length = o_.max_target_length};
   }
 
-  std::vector<PreparedRows> prepared() const override { return prepared_rows(&train_, &validation_); }
+  std::vector<PreparedRows> prepared() const override { return prepared_rows(&train_, &validation_.rows); }
 
   config::AccelerateConfig launch() override { return launched_; }
 
   void check_model() override {
     require_ids_below(train_, model_.config.vocab_size, tokenizer_path_);
-    require_ids_below(validation_, model_.config.vocab_size, tokenizer_path_);
+    require_ids_below(validation_.rows, model_.config.vocab_size, tokenizer_path_);
     date_ = group_->broadcast_object(date_of_run(), 0);
   }
 
   std::unique_ptr<train::Trainable> trainable() override {
-    auto task = std::make_unique<PairTrainable>(*model_.model, train_, collate_, arguments_, *group_);
+    auto task = std::make_unique<PairTrainable>(*model_.model, train_, validation_.collate, arguments_, *group_);
     if (o_.falls_by_gamma) {
       const auto batches = task->batches_per_epoch(), together = arguments_.gradient_accumulation_steps;
       arguments_.lr_scheduler_kwargs =
@@ -89,7 +90,7 @@ class SummarizeJob final : public TrainingJob, public train::Presentation {
   train::SessionTask session_task() override {
     train::SessionTask task;
     task.num_examples = static_cast<std::int64_t>(train_.rows.size());
-    task.num_eval_examples = static_cast<std::int64_t>(validation_.rows.size());
+    task.num_eval_examples = validation_.rows.size();
     task.presentation = this;
     task.evaluate = [this](const report::BarStyle& bars) { return validate(bars); };
     return task;
@@ -102,17 +103,30 @@ class SummarizeJob final : public TrainingJob, public train::Presentation {
   train::Metrics validate(const report::BarStyle& bars) {
     const auto start = train::Clock::now();
     const EvaluationOptions how{.per_device_batch = arguments_.per_device_eval_batch_size};
-    const auto batches = evaluation_batches(validation_, how, group_->size());
+    const auto batches = evaluation_batches(validation_.rows, how, group_->size());
     report::ProgressBar bar(err_, bars, batches, "Validation Epoch");
-    const double loss = evaluate_pairs(*model_.model, validation_, collate_, how, *group_,
-                                       [&](const auto&, const auto&, const auto&) { bar.update(); });
+    train::Metrics metrics;
+    if (const auto generation = evaluation_generates(o_.generate, folder_, model_.config, o_.max_target_length)) {
+      metrics = evaluate_texts(*model_.model, validation_, *tokenizer_, how, generation, *group_, [&] {
+                  bar.update();
+                }).metrics("eval");
+    } else {
+      const double loss = evaluate_pairs(*model_.model, validation_.rows, validation_.collate, how, *group_,
+                                         [&](const auto&, const auto&, const auto&) { bar.update(); });
+      metrics = timed_metrics({{"eval_loss", loss}}, train::seconds_since(start), validation_.rows.size(), batches);
+    }
     bar.close();
-    return timed_metrics({{"eval_loss", loss}}, train::seconds_since(start),
-                         static_cast<std::int64_t>(validation_.rows.size()), batches);
+    return metrics;
+  }
+
+  void say_validation(const train::Metrics& metrics) {
+    out_ << fmt::format("Validation Loss: {:.4f}\n", metrics.front().second);
+    if (o_.generate.predict_with_generate) out_ << train::python_text(train::named_values(metrics)) << "\n";
+    out_ << std::flush;
   }
 
   void on_evaluation(const train::Metrics& metrics, bool at_epoch_end) override {
-    if (!at_epoch_end) out_ << fmt::format("Validation Loss: {:.4f}\n", metrics.front().second) << std::flush;
+    if (!at_epoch_end) say_validation(metrics);
   }
 
   nlohmann::ordered_json on_epoch_end(const train::EpochReport& report, const train::Metrics* metrics,
@@ -123,7 +137,7 @@ class SummarizeJob final : public TrainingJob, public train::Presentation {
         {"epoch", epoch}, {"train_loss", report.mean_loss}, {"train_seconds", report.seconds}};
     last_loss_ = metrics ? metrics->front().second : report.mean_loss;
     if (metrics) {
-      out_ << fmt::format("Validation Loss: {:.4f}\n", last_loss_);
+      say_validation(*metrics);
       row["validation_loss"] = last_loss_;
     }
     out_ << fmt::format("--> epoch {} completed...entering save and stats zone\n", epoch);
@@ -190,8 +204,8 @@ class SummarizeJob final : public TrainingJob, public train::Presentation {
   const SummarizeOptions& o_;
   const config::AccelerateConfig launched_ = summarize_settings(o_, notes_);  // which adds a note: once
   std::string date_;
-  data::TokenizedPairs train_, validation_;
-  data::CollateOptions collate_;
+  data::TokenizedPairs train_;
+  PairSet validation_;  // the training rows are padded alike
   std::int64_t last_epoch_ = 0;
   double last_loss_ = 0;
 };

@@ -9,6 +9,7 @@
 
 #include "config/accelerate.h"
 #include "data/wikihow.h"
+#include "tasks/text_evaluation.h"
 #include "tasks/training_job.h"
 
 namespace tessera::tasks {
@@ -19,6 +20,7 @@ struct SummarizeOptions : JobOptions {
   data::WikiHowOptions data;
   std::int64_t max_source_length = 512, max_target_length = 150;  // tokens, with </s>
   bool pad_to_max_length = false;
+  GenerateFlags generate;
   double gamma = 0.7;          // of the tutorial's schedule
   bool falls_by_gamma = true;  // that is the schedule: no other was named
   bool track_memory = true, save_torch_file = true;

@@ -36,6 +36,7 @@ void add_summarize_inputs(config::OptionTable& table, SummarizeOptions& o) {
   table.add(&o.max_target_length, {"--max_target_length"}, "tokens of a summary; longer ones are cut", group);
   table.add(&o.pad_to_max_length, {"--pad_to_max_length"},
             "pad every batch to these lengths; false: to its longest row (the same losses, less work)", group);
+  add_generate_flags(table, o.generate, "Evaluation");
 }
 
 void add_summarize_output(config::OptionTable& table, SummarizeOptions& o) {
@@ -60,8 +61,14 @@ void check_summarize(SummarizeOptions& o, const config::OptionTable& table, conf
   problems.require(o.data.validation_rows >= 0, "--val_rows must not be negative", "val_rows");
   problems.require(o.max_source_length >= 2, "--max_source_length must leave room for a token and </s>: at least 2",
                    "max_source_length");
+  check_generate_flags(o.generate, problems);
   problems.require(o.max_target_length >= 2, "--max_target_length must leave room for a token and </s>: at least 2",
                    "max_target_length");
+}
+
+std::vector<std::string> summarize_metrics(const GenerateFlags& flags) {
+  if (flags.predict_with_generate) return text_metrics(flags);
+  return {"eval_loss", "eval_runtime", "eval_samples_per_second", "eval_steps_per_second"};
 }
 
 }  // namespace
@@ -103,7 +110,7 @@ std::optional<SummarizeOptions> parse_summarize(const std::vector<std::string>& 
     return std::nullopt;
   }
   check_summarize(options, table, problems);
-  check_job(options, table, pair_metrics(/*with_texts=*/false), problems);
+  check_job(options, table, summarize_metrics(options.generate), problems);
   check_pairs(options, problems);
   problems.throw_all();
   return options;

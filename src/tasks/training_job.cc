@@ -88,10 +88,11 @@ void check_job(JobOptions& o, const config::OptionTable& table, const std::vecto
   for (auto& note : table.notes()) o.notes.push_back(std::move(note));
 }
 
-train::Metrics timed_metrics(train::Metrics measured, double seconds, std::int64_t rows, std::int64_t batches) {
-  measured.emplace_back("eval_runtime", rounded(seconds, 4));
-  measured.emplace_back("eval_samples_per_second", rounded(static_cast<double>(rows) / seconds, 3));
-  measured.emplace_back("eval_steps_per_second", rounded(static_cast<double>(batches) / seconds, 3));
+train::Metrics timed_metrics(train::Metrics measured, double seconds, std::int64_t rows, std::int64_t batches,
+                             const std::string& prefix) {
+  measured.emplace_back(prefix + "_runtime", rounded(seconds, 4));
+  measured.emplace_back(prefix + "_samples_per_second", rounded(static_cast<double>(rows) / seconds, 3));
+  measured.emplace_back(prefix + "_steps_per_second", rounded(static_cast<double>(batches) / seconds, 3));
   return measured;
 }
 

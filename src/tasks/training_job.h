@@ -49,7 +49,8 @@ void check_job(JobOptions& options, const config::OptionTable& table, const std:
                config::Problems& problems);
 
 /// A sweep of evaluation counted and timed, by the Trainer's names.
-train::Metrics timed_metrics(train::Metrics measured, double seconds, std::int64_t rows, std::int64_t batches);
+train::Metrics timed_metrics(train::Metrics measured, double seconds, std::int64_t rows, std::int64_t batches,
+                             const std::string& prefix = "eval");
 
 class TrainingJob {
  public:

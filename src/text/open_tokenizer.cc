@@ -4,6 +4,7 @@
 
 #include "base/open_file.h"
 #include "formats/gguf.h"
+#include "formats/model_folder.h"
 #include "tessera/base/error.h"
 #include "text/convert.h"
 #include "text/gguf_tokenizer.h"
@@ -28,14 +29,12 @@ bool is_made_anew(const TokenizerConfig& config) {
 }
 
 fs::path file_to_convert(const fs::path& folder) {
-  for (const char* name :
-       {"spiece.model", "tokenizer.model", "sentencepiece.bpe.model", "spm.model", "vocab.json", "vocab.txt"})
-    if (is_there(folder / name)) return folder / name;
+  if (const auto file = find_tokenizer_file(folder, TokenizerForms::kSources)) return *file;
   throw DataError(
-      fmt::format("{}: tokenizer_config.json asks (by add_prefix_space or from_slow) that the tokenizer be "
-                  "made from the files that tokenizer.json came from, but neither a SentencePiece model nor "
-                  "vocab.json nor vocab.txt is here; add it, or remove that key",
-                  folder.string()),
+      fmt::format(
+          "{}: tokenizer_config.json asks (by add_prefix_space or from_slow) that the tokenizer be made from the "
+          "files that tokenizer.json came from, but none is here; looked for {}. Add one, or remove that key",
+          folder.string(), tokenizer_file_names(TokenizerForms::kSources)),
       folder.string());
 }
 
@@ -86,14 +85,10 @@ std::shared_ptr<const Tokenizer> open_tokenizer(const std::string& folder_or_fil
   };
   if (path.extension() == ".gguf") return from_gguf(folder_or_file);
   if (!fs::is_directory(path)) return make_tokenizer(load(path));
-  for (const char* name : {"tokenizer.json", "spiece.model", "tokenizer.model", "sentencepiece.bpe.model", "spm.model"})
-    if (is_there(path / name)) return make_tokenizer(load(path / name));
-  if (is_there(path / "vocab.json") && is_there(path / "merges.txt")) return make_tokenizer(load(path / "vocab.json"));
-  if (is_there(path / "vocab.txt")) return make_tokenizer(load(path / "vocab.txt"));
+  if (const auto file = find_tokenizer_file(path)) return make_tokenizer(load(*file));
   if (const auto gguf = find_gguf(folder_or_file)) return from_gguf(*gguf);
-  throw DataError(fmt::format("{}: no tokenizer in this folder; looked for tokenizer.json, spiece.model, "
-                              "tokenizer.model, spm.model, vocab.json with merges.txt, vocab.txt, a .gguf file",
-                              folder_or_file),
+  throw DataError(fmt::format("{}: no tokenizer in this folder; looked for {}, a .gguf file", folder_or_file,
+                              tokenizer_file_names()),
                   folder_or_file);
 }
 

@@ -4,7 +4,6 @@
 #include <simdjson.h>
 
 #include <algorithm>
-#include <array>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -113,8 +112,6 @@ void apply_special_tokens(const SpecialTokens& changes, Pipeline& pipeline) {
 }
 
 void save_pipeline(const Pipeline& pipeline, const std::string& folder) {
-  constexpr std::array kOthers{"spiece.model", "tokenizer.model", "sentencepiece.bpe.model", "spm.model", "vocab.json",
-                               "merges.txt",   "vocab.txt"};
   if (!pipeline.source) throw CheckpointError("this tokenizer was put together from stages and has no files to save");
   ensure_writable_folder(folder);
   const fs::path out(folder), from(pipeline.source->folder);
@@ -126,8 +123,10 @@ void save_pipeline(const Pipeline& pipeline, const std::string& folder) {
   write_file_atomically((out / "special_tokens_map.json").string(), json_text(map, 2) + "\n");
   remove_template_files(out);
   if (from.empty() || fs::equivalent(from, out)) return;
-  for (const char* name : kOthers)
-    if (is_there(from / name)) write_file_atomically((out / name).string(), read_file((from / name).string()));
+  for (const auto& form : tokenizer_forms(TokenizerForms::kSources))
+    for (const char* name : {form.file, form.beside})
+      if (name != nullptr && is_there(from / name))
+        write_file_atomically((out / name).string(), read_file((from / name).string()));
 }
 
 }  // namespace tessera::text

@@ -97,9 +97,9 @@ class Tokenizer {
   std::int32_t id_of(const std::string& token) const { return token.empty() ? -1 : token_to_id(token); }
 };
 
-/// A Hugging Face folder (tokenizer.json, else spiece.model / tokenizer.model / spm.model, else vocab.json with
-/// merges.txt, else vocab.txt; special tokens from tokenizer_config.json and special_tokens_map.json), or one of those
-/// files. DataError names the file and the key or byte at fault.
+/// A Hugging Face folder (the first of formats/model_folder.h's tokenizer_forms(); special tokens from
+/// tokenizer_config.json and special_tokens_map.json), or one of those files. DataError names the file and the key or
+/// byte at fault.
 std::shared_ptr<const Tokenizer> open_tokenizer(const std::string& folder_or_file);
 
 }  // namespace tessera::text

@@ -46,6 +46,18 @@ TEST(Tokenize, EveryRowGivesIdsOffsetsAndText) {
   }
 }
 
+TEST(Tokenize, OneTextIsAnsweredAsARowIs) {
+  for (const std::string text : {"Hello, world", "none", "-1", ""}) {
+    const auto row = tokenize(json(text).dump() + "\n", "--tokenizer " + kTokenizer);
+    const auto one = tokenize("", "--tokenizer " + kTokenizer + " --text='" + text + "'");
+    EXPECT_EQ(one.exit_code, 0) << one.err;
+    EXPECT_EQ(one.out, row.out) << text;
+  }
+  const auto bad = tokenize("", "--tokenizer " + kTokenizer + " --text \"$(printf 'a\\377')\"");
+  EXPECT_EQ(bad.exit_code, 2);
+  EXPECT_NE(bad.err.find("--text is not UTF-8 at byte 2"), std::string::npos) << bad.err;
+}
+
 TEST(Tokenize, SpecialTokensCanBeLeftOut) {
   const auto llama = test::kTestData + "/tokenizers/reference/llama2/tokenizer.model";
   const auto with = lines(tokenize("\"the\"\n", "--tokenizer " + llama).out);

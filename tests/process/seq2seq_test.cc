@@ -173,6 +173,71 @@ INSTANTIATE_TEST_SUITE_P(Methods, Seq2SeqMethods,
                                          Method{"--peft_type", "LN_TUNING"},
                                          Method{"--peft_type", "TRAINABLE_TOKENS", "--token_indices", "1,3,5"}));
 
+// Ranks generate from rows of their own, in the last batch from fewer or none, and their texts end after other numbers
+// of steps: with large weights and many tokens that end a text, random ones do. transformers 5.24 gives the same texts.
+TEST_F(Seq2Seq, EvaluationsGenerateTheSameTextsOnOneToThreeRanks) {
+  fs::copy(kDemo + "model", folder_ + "/config");
+  auto config = nlohmann::json::parse(read_file(kDemo + "model/config.json"));
+  config["initializer_factor"] = 3.0;
+  std::ofstream(folder_ + "/config/config.json") << config;
+  ASSERT_EQ(test::run({TESSERA_BINARY, "init-model", folder_ + "/config", folder_ + "/large", "--seed", "1"}).exit_code,
+            0);
+  nlohmann::json generation = {{"eos_token_id", {1}}, {"pad_token_id", 0}, {"decoder_start_token_id", 0}};
+  for (int id = 3; id < config["vocab_size"]; id += 4) generation["eos_token_id"].push_back(id);
+  std::ofstream(folder_ + "/large/generation_config.json") << generation;
+  std::ifstream all(kDemo + "data/Sentences_demo.txt");
+  std::ofstream validation(folder_ + "/validation.txt"), test_rows(folder_ + "/test.txt");
+  std::string line;
+  for (int i = 0; i < 12 && std::getline(all, line); ++i)
+    (i < 7 ? validation : test_rows) << line << "\n" << std::flush;
+  const auto run = [&](int ranks, const std::string& beams) {
+    const std::string name = folder_ + "/b" + beams + "r" + std::to_string(ranks);
+    const Finished r = train(ranks, {"--model_name_or_path",
+                                     folder_ + "/large",
+                                     "--use_peft_lora",
+                                     "false",
+                                     "--do_train",
+                                     "false",
+                                     "--validation_file",
+                                     folder_ + "/validation.txt",
+                                     "--max_eval_steps",
+                                     "0",
+                                     "--per_device_eval_batch_size",
+                                     "2",
+                                     "--predict_with_generate",
+                                     "--val_max_target_length",
+                                     "12",
+                                     "--num_beams",
+                                     beams,
+                                     "--do_predict",
+                                     "--test_file",
+                                     folder_ + "/test.txt",
+                                     "--output_dir",
+                                     name});
+    EXPECT_EQ(r.exit_code, 0) << r.err;
+    EXPECT_TRUE(contains(r.out, "'eval_rouge1': ")) << r.out;
+    EXPECT_TRUE(contains(r.out, "***** predict metrics *****")) << r.out;
+    auto results = nlohmann::json::parse(read_file(name + "/all_results.json"));
+    results["texts"] = read_file(name + "/generated_predictions.txt");
+    return results;
+  };
+  for (const std::string beams : {"1", "3"}) {
+    const auto one = run(1, beams);
+    EXPECT_EQ(one["eval_samples"], 7);
+    EXPECT_EQ(one["predict_samples"], 5);
+    EXPECT_NEAR(one["eval_loss"].get<double>(), 29.8539, 2e-3);  // the logits are in the hundreds
+    EXPECT_NEAR(one["eval_gen_len"].get<double>(), beams == "1" ? 59.0 / 7 : 11.0, 1e-9);
+    EXPECT_TRUE(contains(one["texts"], beams == "1" ? "rg 22.\nGranot 54. 54." : "Granot\nGranot 54. 54."))
+        << one["texts"];
+    for (const int ranks : {2, 3}) {
+      const auto several = run(ranks, beams);
+      EXPECT_EQ(several["texts"], one["texts"]) << ranks << " ranks, " << beams << " beams";
+      for (const char* key : {"eval_loss", "eval_gen_len", "eval_rouge1", "predict_loss", "predict_gen_len"})
+        EXPECT_NEAR(several.at(key).get<double>(), one.at(key).get<double>(), 1e-5) << key;
+    }
+  }
+}
+
 TEST_F(Seq2Seq, AllLinearIsSavedAsTheListOfModules) {
   const Finished r =
       train(2, {"--output_dir", folder_ + "/out", "--lora_target_modules", "all-linear", "--do_eval", "false"});

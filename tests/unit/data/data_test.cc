@@ -406,6 +406,28 @@ TEST(EpochSampler, ContinuesFromASavedPosition) {
   for (int i = 0; i < 6; ++i) EXPECT_EQ(a.next(), b.next());
 }
 
+TEST_F(Files, TheColumnsMayBeKeysOfAnObject) {
+  ReadOptions columns;
+  columns.inside = "translation";
+  columns.text_column = "en";
+  columns.label_column = "ro";
+  const auto rows =
+      read_pairs(write("t.jsonl", R"({"translation": {"en": "A day", "ro": "O zi"}, "id": 1})"
+                                  "\n"
+                                  R"({"translation": {"ro": "O noapte", "de": "Eine Nacht", "en": "A night"}})"),
+                 columns);
+  ASSERT_EQ(rows.size(), 2u);
+  EXPECT_EQ(rows[0].source, "A day");
+  EXPECT_EQ(rows[1].source, "A night");
+  EXPECT_EQ(rows[1].target, "O noapte");
+  const auto without = write("w.jsonl", R"({"translation": {"en": "A day", "ro": "O zi"}})"
+                                        "\n"
+                                        R"({"translation": {"en": "A day"}})");
+  expect_error([&] { read_pairs(without, columns); }, 2, {"no column 'ro'", "columns are en.", "--target_lang"});
+  const auto flat = write("f.jsonl", R"({"en": "A day", "ro": "O zi"})");
+  expect_error([&] { read_pairs(flat, columns); }, 1, {"'translation'", "found no such column"});
+}
+
 TEST(Collate, PadsIdsMasksAndLabels) {
   TokenizedPairs pairs{{{{5, 6, 1}, {9, 1}}, {{7, 1}, {8, 8, 1}}}, 0};
   const auto batch = collate(pairs, {1, 0}, {});

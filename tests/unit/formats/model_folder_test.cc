@@ -25,8 +25,32 @@ TEST(FolderFiles, AreKnownByTheirNames) {
        "vocab.tiktoken", "additional_chat_templates/tool_use.jinja"});
   are(FolderFile::kOther,
       {"model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "README.md", "trainer_state.json",
-       "eval_results.json", "manifest.json", "run.json", "state.json", ".gitattributes", ".hidden.json", "train.jsonl",
-       "optimizer.pt", "onnx/config.json", "additional_chat_templates/README.md", "original/tokenizer.model"});
+       "eval_results.json", "predict_results.txt", "generated_predictions.txt", "manifest.json", "run.json",
+       "state.json", ".gitattributes", ".hidden.json", "train.jsonl", "optimizer.pt", "onnx/config.json",
+       "additional_chat_templates/README.md", "original/tokenizer.model"});
+}
+
+TEST(FolderFiles, ATokenizerIsOpenedFromTheFirstFormThatIsWhole) {
+  const test::TempFolder folder("model_folder");
+  const fs::path root(folder.path());
+  const auto found = [&](TokenizerForms forms = TokenizerForms::kAll) {
+    return find_tokenizer_file(root, forms).value_or("none").filename();
+  };
+  std::ofstream(root / "vocab.json") << "x";
+  EXPECT_EQ(found(), "none") << "merges.txt is missing";
+  std::ofstream(root / "vocab.txt") << "x";
+  EXPECT_EQ(found(), "vocab.txt");
+  std::ofstream(root / "merges.txt") << "x";
+  EXPECT_EQ(found(), "vocab.json");
+  for (const char* name : {"spm.model", "sentencepiece.bpe.model", "tokenizer.model", "spiece.model"}) {
+    std::ofstream(root / name) << "x";
+    EXPECT_EQ(found(), name);
+  }
+  std::ofstream(root / "tokenizer.json") << "x";
+  EXPECT_EQ(found(), "tokenizer.json");
+  EXPECT_EQ(found(TokenizerForms::kSources), "spiece.model");
+  EXPECT_EQ(tokenizer_file_names(TokenizerForms::kSources),
+            "spiece.model, tokenizer.model, sentencepiece.bpe.model, spm.model, vocab.json with merges.txt, vocab.txt");
 }
 
 TEST(FolderFiles, TemplatesAreRemovedAndNothingElse) {

@@ -168,6 +168,34 @@ TEST_F(CausalGeneration, TokensThatTheModelDoesNotHaveArePassedOver) {
   EXPECT_THROW(generate(*model_, prompt_, mask_, settings), ConfigError);
 }
 
+TEST(GenerationOfT5, RowsThatHaveEndedStayWhileOtherRanksGoOn) {
+  ModelConfig config;
+  auto model = build_model(kGenerationFolder, &config);
+  load_weights(*model, *io::open_weights(kGenerationFolder));
+  auto settings = read_generation_config(kGenerationFolder, config);
+  const auto source = torch::tensor({{5, 9}, {7, 8}}, torch::kLong);
+  settings.max_length = 24;
+  for (const std::int64_t beams : {1, 3}) {
+    settings.num_beams = beams;
+    settings.eos_token_ids = {};
+    const auto endless = generate(*model, source, {}, settings).sequences;
+    settings.eos_token_ids = {endless[0][3].item<std::int64_t>(), endless[1][4].item<std::int64_t>()};
+    const auto alone = generate(*model, source, {}, settings).sequences;
+    ASSERT_LT(alone.size(1), 16) << "they end early";
+    std::int64_t steps = 0, own = 0;
+    const auto others = [&](bool mine) {
+      own += mine;
+      return ++steps < 20;
+    };
+    const auto beside = generate(*model, source, {}, settings, false, {}, others).sequences;
+    EXPECT_EQ(steps, 20);
+    EXPECT_LT(own, 16);
+    EXPECT_TRUE(torch::equal(beside.narrow(1, 0, alone.size(1)), alone)) << beams;
+    EXPECT_TRUE(
+        beside.narrow(1, alone.size(1), beside.size(1) - alone.size(1)).eq(settings.pad_token_id).all().item<bool>());
+  }
+}
+
 TEST(GenerationOfT5, ADecoderBeginsWithOneTokenOrOneForEachRow) {
   ModelConfig config;
   auto model = build_model(kGenerationFolder, &config);

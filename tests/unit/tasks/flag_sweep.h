@@ -94,8 +94,8 @@ class SweptTask {
 
   static std::string without_times(const std::string& text) {
     static const std::regex times(
-        R"re((['"](train_runtime|eval_runtime|[a-z_]*per_second|[a-z_]*seconds|time|model_flops_utilization|[a-z_]*_mib)['"]: ?)[-+.e0-9]+)re");
-    static const std::regex block(R"(((train|eval)_(runtime|[a-z_]*per_second) +=) +\S+)");  // train/results.h
+        R"re((['"]([a-z]+_runtime|[a-z_]*per_second|[a-z_]*seconds|time|model_flops_utilization|[a-z_]*_mib)['"]: ?)[-+.e0-9]+)re");
+    static const std::regex block(R"(((train|eval|predict)_(runtime|[a-z_]*per_second) +=) +\S+)");  // train/results.h
     static const std::regex date(R"(\d{4}-\d\d-\d\d-[\d:]+_[AP]M)");
     static const std::regex memory(R"(memory: [^\n]*)");
     // Regular expressions are slow: only lines that can hold what they look for meet them.

@@ -22,6 +22,11 @@ class PairFlags : public testing::Test {
   PairFlags() : folder_("pair_flags") {
     make_model(kDemo + "model", in("model"));
     make_model(kDemo + "model", in("other"), "1");
+    auto config = nlohmann::json::parse(read_file(kDemo + "model/config.json"));
+    config["initializer_factor"] = 3.0;  // so that it writes longer texts than the end alone
+    std::filesystem::copy(kDemo + "model", in("large_config"));
+    write_lines(in("large_config/config.json"), {config.dump()});
+    make_model(in("large_config"), in("large"), "1");
     Words rows = {"input,answer,input2,answer2"}, other = rows;
     for (int i = 0; i < 10; ++i)
       rows.push_back(std::string(i % 2 == 0 ? "good" : "fine") + " day to all,positive,bad day,negative");
@@ -30,6 +35,8 @@ class PairFlags : public testing::Test {
     write_lines(in("other.csv"), other);
     write_lines(in("numbers.jsonl"), {R"({"text": "good", "label": 1})", R"({"text": "bad", "label": 0})",
                                       R"({"text": "fine", "label": 1})"});
+    const std::string translated = R"({"translation": {"en": "good day", "de": "guten Tag"}})";
+    write_lines(in("languages.jsonl"), {translated, translated, translated});
     write_lines(in("latin/rows.txt"), {"gr\xfc\xdf dich@positive", "weh mir@negative", "gut so@positive"});
     write_lines(in("taken/adapter_model.safetensors"), {""});
     write_lines(in("peft.json"), {R"({"peft_type": "IA3"})"});
@@ -38,6 +45,8 @@ class PairFlags : public testing::Test {
 
   const Words kEvaluated = {"--eval_strategy", "steps", "--eval_steps", "1"};
   const Words kBest = {"--eval_steps", "1", "--save_steps", "1", "--load_best_model_at_end"};
+  const Words kGenerates = {"--model_name_or_path",    in("large"), "--learning_rate",        "0",
+                            "--generation_max_length", "12",        "--predict_with_generate"};
   const Words kLora = {"--use_peft_lora", "true", "--lora_dropout", "0"};
   const Words kEightBit = {"--use_peft_lora", "true", "--lora_dropout", "0", "--use_8bit_quantization", "true"};
   const Words kFourBit = {"--use_peft_lora", "true", "--lora_dropout", "0", "--use_4bit_quantization", "true"};
@@ -193,6 +202,7 @@ TEST_F(Seq2SeqFlags, EachChangesSomethingOrIsRefusedOrSaysThatItDoesNot) {
                 "false"};
   base.insert(base.end(), columns.begin(), columns.end());
   const Words numbers = {"--dataset_path", in("numbers.jsonl"), "--text_column", "text", "--label_column", "label"};
+  const Words languages = {"--dataset_path", in("languages.jsonl"), "--text_column", "", "--label_column", ""};
   const Words epochs = {"--max_steps", "-1", "--num_train_epochs", "1"};
   const Words drops = {"--per_device_train_batch_size", "7", "--max_steps", "-1", "--num_train_epochs", "1"};
   const std::vector<FlagCase> own = {
@@ -208,7 +218,21 @@ TEST_F(Seq2SeqFlags, EachChangesSomethingOrIsRefusedOrSaysThatItDoesNot) {
       {"--max_length", {"2"}},
       {"--max_target_length", {"1"}},
       {"--validation_split", {"0.5"}},
+      {"--validation_file", {in("other.csv")}},
+      {"--source_prefix", {"say it: "}},
+      {"--source_lang", {"en_XX"}, languages + Words{"--target_lang", "de"}},
+      {"--target_lang", {"de"}, languages + Words{"--source_lang", "en"}},
+      {"--val_max_target_length", {"1"}},
+      {"--ignore_pad_token_for_loss", {"false"}},
+      {"--predict_with_generate", {}},
+      {"--generation_max_length", {"2"}, {"--predict_with_generate"}},
+      {"--generation_num_beams", {"3"}, kGenerates},
+      {"--do_predict", {}, {"--test_file", in("rows.csv")}},
+      {"--test_file", {in("other.csv")}, {"--do_predict", "--test_file", in("rows.csv")}},
+      {"--test_split", {"train"}, {"--do_predict"}},
+      {"--max_predict_samples", {"1"}, {"--do_predict", "--test_file", in("rows.csv")}},
       {"--max_train_samples", {"2"}},
+      {"--max_eval_samples", {"1"}, {"--validation_split", "0.5"}},
       {"--num_train_epochs", {"2"}, epochs},
       {"--max_steps", {"1"}},
       {"--overwrite_output_dir", {}, {"--output_dir", in("taken")}},
@@ -270,6 +294,9 @@ TEST_F(SummarizeFlags, EachChangesSomethingOrIsRefusedOrSaysThatItDoesNot) {
                                      {"--val_rows", {"2"}},
                                      {"--max_source_length", {"8"}},
                                      {"--max_target_length", {"4"}},
+                                     {"--predict_with_generate", {}},
+                                     {"--generation_max_length", {"3"}, kGenerates},
+                                     {"--generation_num_beams", {"3"}, kGenerates},
                                      {"--epochs", {"2"}},
                                      {"--max_steps", {"1"}},
                                      {"--gamma", {"0.1"}, {"--epochs", "2"}},

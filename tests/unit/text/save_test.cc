@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
+#include "tessera/base/error.h"
 #include "text/tokenizer.h"
 
 namespace tessera::text {
@@ -52,6 +53,20 @@ TEST_P(Save, ANewTokenAndTemplateSurvive) {
 INSTANTIATE_TEST_SUITE_P(Kinds, Save,
                          testing::Values("gpt2", "qwen2", "llama2", "llama2_new", "chatml", "llama3_style", "bert"),
                          [](const auto& info) { return std::string(info.param); });
+
+TEST_F(SavedFolder, AFolderWithoutATokenizerNamesEveryFormThatWasLookedFor) {
+  fs::create_directories(out_);
+  try {
+    open_tokenizer(out_.string());
+    ADD_FAILURE() << "opened";
+  } catch (const DataError& e) {
+    EXPECT_NE(std::string(e.what()).find("looked for tokenizer.json, spiece.model, tokenizer.model, "
+                                         "sentencepiece.bpe.model, spm.model, vocab.json with merges.txt, vocab.txt, "
+                                         "a .gguf file"),
+              std::string::npos)
+        << e.what();
+  }
+}
 
 TEST_F(SavedFolder, AllOtherBytesOfTheFileStay) {
   open_tokenizer(kSavedReferences + "chatml")->save(out_.string());

@@ -1,0 +1,37 @@
+#pragma once
+// Flags that transformers' example scripts (run_classification.py, run_summarization.py, run_translation.py) have in
+// common.
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "config/options.h"
+#include "data/split_files.h"
+#include "data/text_pair.h"
+#include "train/training_arguments.h"
+
+namespace tessera::tasks {
+
+/// Those that change nothing, and those that are refused with what there is instead.
+void add_script_flags(config::OptionTable& table);
+
+/// --do_predict, and the rows that it is for.
+struct PredictFlags {
+  bool do_predict = false;
+  std::string test_file, test_split = "test";  // the file's rows, or those of the data set's split
+  std::int64_t max_predict_samples = 0;        // only the first; 0: all
+  bool do_eval = true;                         // without training: evaluate
+};
+
+/// what: the help of --do_predict.
+void add_predict_flags(config::OptionTable& table, PredictFlags& flags, const char* what, const char* group);
+
+/// Predicting alone needs no data set, and no evaluation. Before check_job().
+void check_predict_flags(PredictFlags& flags, const std::string& dataset_path, train::TrainingArguments& training,
+                         config::Problems& problems);
+
+/// notes: gets the file's name and its number of rows.
+std::vector<data::TextPair> read_test_rows(const PredictFlags& flags, const data::DatasetName& dataset,
+                                           const data::ReadOptions& columns, std::vector<std::string>& notes);
+
+}  // namespace tessera::tasks
