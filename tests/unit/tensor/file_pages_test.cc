@@ -32,7 +32,7 @@ std::string error_of(const std::function<void()>& action, const std::string& fil
 
 TEST(FilePages, AreThoseOfViewsOfFilesAlone) {
   const MappedFile file("file_pages", 20);
-  EXPECT_TRUE(FilePages({}).empty());
+  EXPECT_TRUE(FilePages(std::vector<at::Tensor>()).empty());
   EXPECT_TRUE(FilePages({at::ones({10'000})}).empty());
   const FilePages pages({file.pages(10, 2), at::ones({10'000}), file.view(100, 2 * kPageBytes), file.view(9000, 10)});
   const auto start = reinterpret_cast<std::uintptr_t>(file.pages(0, 1).const_data_ptr());
