@@ -91,11 +91,14 @@ std::optional<at::ScalarType> dtype_of(const fsdp::FullyShardedDataParallel& mod
 }
 
 /// Of a whole model's parameters.
-NamesInFile names_in_model_file(const fsdp::FullyShardedDataParallel& model) {
+NamesInFile names_in_model_file(const fsdp::FullyShardedDataParallel& model, const SaveOptions& options) {
   std::vector<std::string> parameters;
   for (const auto& view : model.shards()) parameters.push_back(view.name);
-  return [names = models::NamesInFiles(std::move(parameters))](const std::string& parameter) {
-    return names.to_write(parameter);
+  return [names = models::NamesInFiles(std::move(parameters)),
+          is_body_alone = options.is_body_alone](const std::string& parameter) {
+    if (!is_body_alone) return names.to_write(parameter);
+    if (names.is_of_head(parameter)) return std::vector<std::string>();
+    return std::vector{parameter.substr(names.body().size())};
   };
 }
 
@@ -103,7 +106,7 @@ NamesInFile names_in_model_file(const fsdp::FullyShardedDataParallel& model) {
 
 void save_pretrained(fsdp::FullyShardedDataParallel& model, const SaveOptions& options, const std::string& folder,
                      SaveQueue* queue) {
-  const NamesInFile names = names_in_model_file(model);
+  const NamesInFile names = names_in_model_file(model, options);
   const ConfigChanges changes{.vocab_size = options.vocab_size,
                               .dtype = dtype_of(model, options),
                               .unpacked = !has_packed(model),
@@ -147,7 +150,7 @@ void save_adapter(fsdp::FullyShardedDataParallel& model, const AdaptedModule& ad
 void save_merged(fsdp::FullyShardedDataParallel& model, const AdaptedModule& adapted, const SaveOptions& options,
                  const std::string& folder, Head head) {
   const auto adapters = nn::adapter_parameters(adapted.module);
-  const NamesInFile base_names = [&, names = names_in_model_file(model)](const std::string& parameter) {
+  const NamesInFile base_names = [&, names = names_in_model_file(model, options)](const std::string& parameter) {
     return adapters.contains(parameter) ? std::vector<std::string>() : names(parameter);
   };
   const ConfigChanges changes{.vocab_size = options.vocab_size,

@@ -22,6 +22,7 @@ struct SaveOptions {
   std::optional<at::ScalarType> dtype = {};  // of floating tensors; unset: their own. config.json says it, too
   std::vector<TokenId> token_ids = {};       // of the tokenizer that the model was trained with; see ConfigChanges
   std::optional<ClassifierNames> classifier = {};
+  bool is_body_alone = false;  // the head is left out, and names are those of the body's own class (LlamaModel)
 };
 
 /// Collective; rank 0 writes. `folder`/model.safetensors, and what travels with it (model_files.h). CheckpointError

@@ -68,11 +68,14 @@ bool NamesInFiles::is_table(const std::string& parameter) {
   return is_any_of(kTables, parameter) || is_any_of(kHeads, parameter);
 }
 
+std::string NamesInFiles::body() const {
+  for (const std::string table : kTables)
+    if (table != kSharedByT5 && parameters_.contains(table)) return table.substr(0, table.find('.') + 1);
+  return {};
+}
+
 bool NamesInFiles::is_of_head(const std::string& parameter) const {
-  return std::any_of(kTables.begin(), kTables.end(), [&](const std::string& table) {
-    const auto dot = table.find('.');
-    return parameters_.contains(table) && table != kSharedByT5 && parameter.compare(0, dot + 1, table, 0, dot + 1) != 0;
-  });
+  return !parameter.starts_with(body());
 }
 
 std::string NamesInFiles::parameter_of(const std::string& name) const {

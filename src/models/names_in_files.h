@@ -28,6 +28,8 @@ class NamesInFiles {
   /// The names under which a file that is written has the parameter: its own; the bias of a masked model's head whose
   /// matrix is its own also as the matrix's, since transformers 4 reads it from the head and 5 from the matrix.
   std::vector<std::string> to_write(const std::string& parameter) const;
+  /// What the names of the model's body begin with, that of its token table: "model.", "bert."; empty: nothing (T5).
+  std::string body() const;
   /// Whether the parameter belongs to the model's head: not to what its token table belongs to ("model.", "bert.").
   bool is_of_head(const std::string& parameter) const;
   /// True for the token table and an output head.

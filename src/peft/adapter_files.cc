@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <set>
+#include <string_view>
 
 #include "base/dotted_name.h"
 #include "base/open_file.h"
+#include "io/renamed_source.h"
 #include "models/names_in_files.h"
+#include "peft/adapter_config.h"
 #include "peft/apply.h"
 #include "peft/slots.h"
 #include "peft/targets.h"
@@ -71,7 +74,49 @@ std::string plain_parameter(std::string name) {
   return name;
 }
 
+constexpr std::string_view kPrefix = "base_model.model.";
+
+/// What the names in an adapter file lack of this model's: "model." where the adapter is one of the body alone (PEFT's
+/// PeftModel over LlamaModel), else nothing.
+std::string missing_part(const io::TensorSource& file, const nn::HookedModule& model) {
+  const auto parameters = model.named_parameters().keys();
+  const std::string body = models::NamesInFiles(parameters).body();
+  const auto has_part = [&](const std::string& part) {
+    return std::any_of(parameters.begin(), parameters.end(), [&](const auto& name) { return name.starts_with(part); });
+  };
+  bool lacks = false;
+  for (const auto& info : file.tensors()) {
+    if (body.empty() || !info.name.starts_with(kPrefix)) continue;
+    const std::string name = info.name.substr(kPrefix.size()), first = name.substr(0, name.find('.') + 1);
+    if (has_part(first)) return {};
+    lacks = lacks || has_part(body + first);
+  }
+  return lacks ? body : std::string();
+}
+
+/// Under the names that the adapter of the whole model would have.
+std::shared_ptr<const io::TensorSource> open_adapter(const std::string& folder, const nn::HookedModule& model) {
+  auto file = io::open_weights(adapter_weights_in(folder));
+  const auto part = missing_part(*file, model);
+  if (part.empty()) return file;
+  return io::renamed_source(file, [&](const std::string& name) {
+    return name.starts_with(kPrefix) ? std::string(kPrefix) + part + name.substr(kPrefix.size()) : name;
+  });
+}
+
 }  // namespace
+
+std::unique_ptr<PeftMethod> adapter_method(const std::string& folder, const nn::HookedModule& model,
+                                           std::vector<std::string>* notes) {
+  auto method = read_adapter_config(folder, notes);
+  if (wants_all_linear(*method) || (method->target_regex.empty() && method->exclude_regex.empty())) return method;
+  auto part = missing_part(*io::open_weights(adapter_weights_in(folder)), model);
+  if (part.empty()) return method;
+  part.insert(part.size() - 1, "\\");
+  for (auto* regex : {&method->target_regex, &method->exclude_regex})
+    if (!regex->empty()) *regex = part + "(?:" + *regex + ")";
+  return method;
+}
 
 std::string adapter_weights_in(const std::string& folder) {
   for (const char* name : {"/adapter_model.safetensors", "/adapter_model.bin"}) {
@@ -110,7 +155,7 @@ std::int64_t kept_vocabulary(const std::string& folder, const nn::HookedModule& 
   const auto parameters = model.named_parameters();
   const models::NamesInFiles names(model);
   std::int64_t rows = vocab_size;
-  const auto source = io::open_weights(adapter_weights_in(folder));
+  const auto source = open_adapter(folder, model);
   for (const auto& info : source->tensors()) {
     const auto* table = parameters.find(names.parameter_of(plain_parameter(info.name)));
     if (table && table->dim() == 2 && info.shape.size() == 2 && table->size(0) == vocab_size &&
@@ -132,7 +177,7 @@ std::int64_t kept_classes(const std::string& folder) {
 
 AdapterFile::AdapterFile(const std::string& folder, const nn::HookedModule& model, const PeftMethod& method) {
   const std::string file = adapter_weights_in(folder);
-  source_ = method.readable(io::open_weights(file));
+  source_ = method.readable(open_adapter(folder, model));
   std::set<std::string> used;
   const models::NamesInFiles known(model);
   const auto parameters = model.named_parameters();

@@ -25,6 +25,11 @@ std::vector<AdapterEntry> adapter_entries(const nn::HookedModule& model, const P
 /// The folder's adapter_model.safetensors, or else .bin. DataError: neither is there.
 std::string adapter_weights_in(const std::string& folder);
 
+/// The settings in the folder, for this model. An adapter of its body alone (PeftModel over AutoModel) may choose
+/// modules by expressions, which then know nothing of the names' first part.
+std::unique_ptr<PeftMethod> adapter_method(const std::string& folder, const nn::HookedModule& model,
+                                           std::vector<std::string>* notes = nullptr);
+
 /// An adapter folder beside the model that apply_adapter() prepared from its configuration.
 class AdapterFile {
  public:

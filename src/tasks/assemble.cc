@@ -125,6 +125,17 @@ void begin_missing_head(Assembled& a, const AssembleOptions& options, fsdp::Fsdp
   };
 }
 
+/// Nobody computes with it.
+void leave_head_empty(const models::NamesInFiles& names, fsdp::FsdpOptions& fsdp) {
+  fsdp.param_init_fn = [names, others = std::move(fsdp.param_init_fn)](const std::string& name,
+                                                                       const at::Tensor& parameter) {
+    if (!names.is_of_head(name)) return others ? others(name, parameter) : void();
+    auto values = parameter.detach();
+    nn::allocate(values);
+    values.zero_();
+  };
+}
+
 /// The layers that LoftQ packs in its own way: the adapted ones.
 void choose_loftq(const Assembled& a, const io::TensorSource& source, peft::LoftqSource& loftq) {
   const auto& lora = dynamic_cast<const peft::Lora&>(*a.adapters->method);
@@ -220,13 +231,14 @@ Assembled assemble(const AssembleOptions& options, std::shared_ptr<comm::Communi
                              .classifier = options.classifier};
   auto method = options.method;
   if (!options.adapter_folder.empty()) {
-    method = peft::read_adapter_config(options.adapter_folder, &a.notes);
+    method = peft::read_adapter_config(options.adapter_folder);
     a.classes = classes_of_adapter(options, *method);
     if (a.classes) build.classifier = head_for(*a.classes);
   }
   a.model = models::build_model(options.model_folder, &a.config, build);
   if (a.classes) a.classes->architecture = a.model->class_name();
   if (!options.adapter_folder.empty()) {
+    method = peft::adapter_method(options.adapter_folder, *a.model, &a.notes);
     const auto rows = peft::kept_vocabulary(options.adapter_folder, *a.model, a.config.vocab_size);
     if (rows > a.config.vocab_size) {
       build.min_vocab_size = rows;
@@ -268,6 +280,7 @@ Assembled assemble(const AssembleOptions& options, std::shared_ptr<comm::Communi
   if (!options.several.empty()) attach_several(a, options, build, fsdp);
   if (a.adapters) fsdp.param_init_fn = peft::adapter_init(*a.model, *a.adapters->method, options.seed);
   if (build.classifier) begin_missing_head(a, options, fsdp);
+  if (options.is_body_alone && !build.classifier) leave_head_empty(*names, fsdp);
   if (!fsdp.wrap) fsdp.wrap = fsdp::wrap_classes(a.config.no_split_classes);
   if (options.recompute_blocks) fsdp.activation_checkpointing = fsdp::wrap_classes(a.config.no_split_classes);
   if (options.before_sharding) options.before_sharding(a, fsdp);

@@ -29,6 +29,7 @@ struct AssembleOptions {
   std::int64_t min_vocab_size = 0;                          // the token tables grow to at least so many rows
   std::string attn_implementation = {};                     // models::BuildOptions
   std::optional<models::ClassifierHead> classifier = {};    // likewise; what the weights lack of it begins anew
+  bool is_body_alone = false;  // the weights have no head, nobody computes with it, and no adapter brings one
   std::uint64_t seed = 42;
   bool freeze_lora_a = false;                // LoRA-FA
   std::optional<at::ScalarType> dtype = {};  // of the masters; unset: float32

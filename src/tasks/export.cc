@@ -114,18 +114,13 @@ std::string export_body(const ExportOptions& o, const checkpoint::OpenedState& s
   return fmt::format("body of {} tensors, without a head, saved in {}\n", state.source->tensors().size(), o.output);
 }
 
-bool is_body_alone(const std::string& folder) {
-  const auto json = models::read_model_config(folder);
-  return families::is_body_alone(families::ConfigReader(json, folder + "/config.json"));
-}
-
 std::string export_model(const ExportOptions& o, const checkpoint::OpenedState& state, const std::string& adapter,
                          const std::shared_ptr<comm::Communicator>& group) {
   const std::string folder = config_folder(o);
   if (adapter.empty()) {
     const auto packed = models::packed_in_folder(state.source, folder);
     const auto model = models::build_model(folder, nullptr);
-    if (!packed && is_body_alone(folder) && models::lacks_head_alone(*model, *state.source))
+    if (!packed && is_body_alone(folder, *model, *state.source))
       return group->rank() > 0 ? "" : export_body(o, state, folder);
     const auto missing = models::missing_weights(*model, packed ? *packed : *state.source);
     if (!missing.empty())

@@ -16,6 +16,7 @@
 #include "models/gguf_names.h"
 #include "models/model.h"
 #include "models/pack_layers.h"
+#include "tasks/merge.h"
 #include "tessera/base/error.h"
 #include "text/gguf_vocabulary_of.h"
 #include "text/tokenizer.h"
@@ -185,10 +186,16 @@ std::string write_gguf(const GgufRequest& r) {
   const auto packed = models::packed_in_folder(r.weights, r.model_folder);
   const std::shared_ptr<const io::TensorSource> weights = packed ? models::unpacked_source(*model, packed) : r.weights;
   auto planned = models::plan_gguf(config, json, *weights, r.form);
-  if (std::holds_alternative<families::BertConfig>(config))
+  if (std::holds_alternative<families::BertConfig>(config)) {
     check_weights(*model, subject.family, r.model_folder, *weights);
-  else
+  } else if (is_body_alone(r.model_folder, *model, *weights)) {  // as convert_hf_to_gguf.py
+    models::check_sizes(r.model_folder, *weights);
+    planned.note += "'" + r.model_folder +
+                    "' has no head, and readers take the token table in its place: the file is for " +
+                    "embeddings (llama.cpp: --embedding), not for text\n";
+  } else {
     models::check_weights(*model, *weights);
+  }
   const auto tokenizer = text::open_tokenizer(r.tokenizer_folder);
   const auto root = tokenizer_json(*tokenizer, r.tokenizer_folder, r.output);
   auto vocabulary = text::gguf_vocabulary_of(*tokenizer, root, subject.vocab_size);

@@ -9,6 +9,7 @@
 #include "checkpoint/pretrained.h"
 #include "checkpoint/save_packed.h"
 #include "config/options.h"
+#include "families/classifier.h"
 #include "families/config_reader.h"
 #include "formats/gguf.h"
 #include "hub/model_folder.h"
@@ -22,6 +23,12 @@
 
 namespace tessera::tasks {
 
+bool is_body_alone(const std::string& model_folder, const models::Model& model, const io::TensorSource& weights) {
+  const auto json = models::read_model_config(model_folder);
+  return families::is_body_alone(families::ConfigReader(json, model_folder + "/config.json")) &&
+         models::lacks_head_alone(model, weights);
+}
+
 std::string write_model(const WriteModelOptions& o, const std::shared_ptr<comm::Communicator>& group) {
   auto fsdp = fsdp_options(config::from_environment());
   fsdp.precision = {};  // as stored
@@ -31,9 +38,12 @@ std::string write_model(const WriteModelOptions& o, const std::shared_ptr<comm::
   if (!dtype)
     dtype =
         io::safetensors_dtype(families::stored_dtype(families::ConfigReader(json, o.model_folder + "/config.json")));
+  const bool is_body = is_body_alone(o.model_folder, *models::build_model(o.model_folder, nullptr),
+                                     o.source ? *o.source : *models::open_model_weights(o.model_folder));
   Assembled a = assemble({.model_folder = o.model_folder,
                           .adapter_folder = o.adapter_folder,
                           .pack_dense = false,
+                          .is_body_alone = is_body,
                           .dtype = dtype,
                           .fsdp = fsdp},
                          group);
@@ -42,7 +52,8 @@ std::string write_model(const WriteModelOptions& o, const std::shared_ptr<comm::
       .files = {.model = o.model_folder,
                 .tokenizer = checkpoint::tokenizer_among({o.tokenizer_folder, o.model_folder})},
       .vocab_size = a.config.vocab_size,
-      .classifier = a.classes};
+      .classifier = a.classes,
+      .is_body_alone = is_body && !a.classes};
   const bool lacks_padding = a.classes && a.classes->pad_token_id < 0;
   if (lacks_padding && checkpoint::has_tokenizer(options.files.tokenizer))
     options.classifier->pad_token_id = text::open_tokenizer(options.files.tokenizer)->pad_id();
@@ -57,6 +68,11 @@ std::string write_model(const WriteModelOptions& o, const std::shared_ptr<comm::
   auto quantization = o.packed.quantization(a.config.output_embedding, dtype_name);
   if (quantization) quantization->skip_modules = models::stated_skip_modules(*a.model, a.config, *quantization);
   if (quantization || checkpoint::has_packed(*a.sharded)) {
+    if (is_body)
+      throw ConfigError("'" + o.model_folder +
+                            "' is the body of a model without its head, which is merged dense only; "
+                            "leave --type out",
+                        "type");
     checkpoint::SavePackedOptions packed{.save = options};
     packed.save.dtype = dtype;
     if (a.adapters) packed.adapted.emplace(a.adapted());

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "checkpoint/pretrained.h"
+#include "models/model.h"
 #include "tasks/pack_flags.h"
 #include "tessera/io/tensor_source.h"
 
@@ -24,6 +25,10 @@ struct WriteModelOptions {
 };
 /// Collective. A Hugging Face folder, streamed unit by unit. Returns a line for the terminal.
 std::string write_model(const WriteModelOptions& options, const std::shared_ptr<comm::Communicator>& group);
+
+/// Whether the folder is that of a model's body without a head (BertModel, LlamaModel), and the weights lack the head
+/// alone.
+bool is_body_alone(const std::string& model_folder, const models::Model& model, const io::TensorSource& weights);
 
 int merge(const std::vector<std::string>& args, std::ostream& out, std::ostream& err);
 

@@ -37,9 +37,24 @@ std::string brief(const std::string& help) {
   return text;
 }
 
-std::string without(std::string text, std::string_view characters) {
-  std::erase_if(text, [&](char c) { return characters.find(c) != characters.npos; });
-  return text;
+/// Within single quotes; escaped: what stands for one there.
+std::string quoted(const std::string& text, const std::string& escaped) {
+  std::string out;
+  for (const char c : text) out += c == '\'' ? escaped : std::string(1, c);
+  return out;
+}
+
+std::string fish_text(const std::string& help) {
+  std::string out;
+  for (const char c : brief(help)) out += c == '\\' ? "\\\\" : std::string(1, c);
+  return quoted(out, "\\'");
+}
+
+/// Without the characters that _arguments and _describe read.
+std::string zsh_text(const std::string& help) {
+  std::string out = brief(help);
+  std::erase_if(out, [](char c) { return std::string_view("[]:\\").find(c) != std::string_view::npos; });
+  return quoted(out, R"('\'')");
 }
 
 std::string bash_script(const Commands& commands) {
@@ -101,8 +116,7 @@ std::string zsh_script(const Commands& commands) {
     std::string arguments;
     for (const DescribedFlag* flag : offered(command)) {
       const std::string values = flag->choices.empty() ? "_files" : fmt::format("({})", fmt::join(flag->choices, " "));
-      arguments += fmt::format(" \\\n            '{}[{}]:value:{}'", flag->names[0],
-                               without(brief(flag->help), "'[]:\\"), values);
+      arguments += fmt::format(" \\\n            '{}[{}]:value:{}'", flag->names[0], zsh_text(flag->help), values);
     }
     const char* rest = command.name == "launch" ? "'*::task:_tessera_command'" : "'*:file:_files'";
     cases += fmt::format("        {}) _arguments{} \\\n            '--help[list the flags]' {} ;;\n", command.name,
@@ -111,7 +125,7 @@ std::string zsh_script(const Commands& commands) {
   std::string names;
   for (const DescribedCommand& command : commands)
     if (command.name.find(' ') == std::string::npos)
-      names += fmt::format("        '{}:{}'\n", command.name, without(brief(command.help), "':\\"));
+      names += fmt::format("        '{}:{}'\n", command.name, zsh_text(command.help));
   return out + fmt::format(R"sh(# The words are a command and what belongs to it.
 _tessera_command() {{
     local -a commands
@@ -145,7 +159,7 @@ std::string fish_script(const Commands& commands) {
   for (const DescribedCommand& command : commands) {
     if (command.name.find(' ') != std::string::npos) continue;
     out += fmt::format("complete -c tessera -n \"not __fish_seen_subcommand_from {}\" -f -a {} -d '{}'\n",
-                       fmt::join(names, " "), command.name, without(brief(command.help), "'\\"));
+                       fmt::join(names, " "), command.name, fish_text(command.help));
   }
   for (const DescribedCommand& command : commands) {
     if (command.name.find(' ') != std::string::npos) continue;
@@ -153,8 +167,7 @@ std::string fish_script(const Commands& commands) {
       const std::string values =
           flag->choices.empty() ? "-r" : fmt::format("-x -a '{}'", fmt::join(flag->choices, " "));
       out += fmt::format("complete -c tessera -n \"__fish_seen_subcommand_from {}\" -l {} {} -d '{}'\n", command.name,
-                         flag->names[0].substr(flag->names[0].find_first_not_of('-')), values,
-                         without(brief(flag->help), "'\\"));
+                         flag->names[0].substr(flag->names[0].find_first_not_of('-')), values, fish_text(flag->help));
     }
   }
   return out;

@@ -84,6 +84,20 @@ TEST_F(Completion, ZshOffersTheFlagsOfALaunchedTask) {
   EXPECT_SAYS(described(task, "sft --lora_al"), "--lora_alpha[");
 }
 
+TEST_F(Completion, ApostrophesOfDescriptionsAreKept) {
+  EXPECT_SAYS(script("fish"),
+              R"(-l tokenizer_name_or_path -r -d 'folder or file of the tokenizer, if not the model\'s folder')");
+  EXPECT_SAYS(script("zsh"),
+              R"('--tokenizer_name_or_path[folder or file of the tokenizer, if not the model'\''s folder])");
+  if (test::run({"/bin/sh", "-c", "command -v fish"}).exit_code != 0) GTEST_SKIP() << "fish is not installed";
+  write_file_atomically(folder_.path() + "/tessera.fish", script("fish"));
+  const Finished r = test::run({"/bin/sh", "-c",
+                                "HOME='" + folder_.path() + "' exec fish --no-config -c 'source \"" + folder_.path() +
+                                    "/tessera.fish\"; complete -C \"tessera seq2seq --tokenizer_n\"'"});
+  EXPECT_EQ(r.err, "");
+  EXPECT_SAYS(r.out, "--tokenizer_name_or_path\tfolder or file of the tokenizer, if not the model's folder");
+}
+
 TEST_F(Completion, EveryShellKnowsEveryFlagThatWorks) {
   const std::string zsh = script("zsh"), fish = script("fish"), bash = script("bash");
   int flags = 0;

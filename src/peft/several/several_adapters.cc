@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <optional>
 
-#include "io/prefixed_source.h"
+#include "io/renamed_source.h"
 #include "peft/adapter_config.h"
 #include "peft/adapter_files.h"
 #include "peft/apply.h"
@@ -86,7 +86,7 @@ void SeveralAdapters::take(const AdapterFolder& adapter, const models::ModelConf
   auto& model = *skeleton;
   const int number = static_cast<int>(names_.size());
   const std::shared_ptr<const PeftMethod> given =
-      adapter.folder.empty() ? adapter.method : read_adapter_config(adapter.folder);
+      adapter.folder.empty() ? adapter.method : adapter_method(adapter.folder, model);
   if (adapter.folder.empty()) given->check_new();
   check_settings(adapter, *given);
   if (training == Training::kAll) check_trains(adapter, *given);
@@ -122,7 +122,8 @@ void SeveralAdapters::take(const AdapterFolder& adapter, const models::ModelConf
   }
   names_.push_back(adapter.name);
   members_.push_back({adapter.name, skeleton, report.method, std::move(names), report.trainable});
-  if (file) sources_.push_back(io::prefixed_source(prefix, file->source()));
+  if (file)
+    sources_.push_back(io::renamed_source(file->source(), [&](const std::string& stored) { return prefix + stored; }));
 }
 
 int SeveralAdapters::number_of(const std::string& name) const {

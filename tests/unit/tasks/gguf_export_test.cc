@@ -22,6 +22,7 @@
 #include "support/program.h"
 #include "tasks/export.h"
 #include "tasks/generate.h"
+#include "tasks/merge.h"
 #include "tasks/quantize.h"
 #include "tessera/base/error.h"
 #include "text/tokenizer.h"
@@ -610,6 +611,22 @@ TEST_F(GgufExports, ABodyAloneIsExportedWithoutAHead) {
   }
 }
 
+TEST_F(GgufExports, ABodyWhoseHeadIsMissingIsWrittenWithoutIt) {
+  const auto names = [](const std::string& file) {
+    Words all;
+    for (const auto& info : io::open_gguf(file)->tensors()) all.push_back(info.name);
+    return all;
+  };
+  const std::string model = make("llama");
+  auto expected = names(exported(model, "f16"));
+  ASSERT_EQ(std::erase(expected, "output.weight"), 1u);
+  keep_body(model, "LlamaModel");
+  std::ostringstream out, err;
+  ASSERT_EQ(export_checkpoint({model, in("body.gguf"), "--gguf", "f16"}, out, err), 0);
+  EXPECT_EQ(names(in("body.gguf")), expected);
+  EXPECT_SAYS(out.str(), "has no head, and readers take the token table in its place");
+}
+
 TEST_F(GgufExports, ABodyWhoseHeadIsItsTableIsWrittenLikeItsModel) {
   const std::string model = make("llama", true);
   const auto whole = read_file(exported(model, "f16"));
@@ -643,6 +660,41 @@ TEST_F(GgufExports, BiasesAndTheSizeOfAHeadAreKept) {
   EXPECT_EQ(answered(exported(llama, "f16")), answered(llama));
   const std::string qwen2 = make("qwen2", false, {{"head_dim", 32}});
   EXPECT_EQ(answered(exported(qwen2, "f16")), answered(qwen2));
+}
+
+// PeftModel over AutoModel: names in the adapter's file are those of LlamaModel.
+TEST_F(GgufAdapters, OfABodyAloneAreMergedLikeThoseOfTheWholeModel) {
+  const std::string model = make("llama"), body = in("body");
+  std::filesystem::copy(model, body);
+  keep_body(body, "LlamaModel");
+  const Words modules = {"q_proj", "down_proj"};
+  const auto merged = [&](const std::string& base, const std::string& of) {
+    std::ostringstream out, err;
+    EXPECT_EQ(
+        merge({"--model", base, "--adapter", of, "--output_dir", in("merged"), "--overwrite_output_dir"}, out, err), 0);
+    std::map<std::string, at::Tensor> values;
+    const auto weights = models::open_model_weights(in("merged"));
+    for (const auto& info : weights->tensors()) values[info.name] = io::read_tensor(*weights, info.name).clone();
+    return values;
+  };
+  const auto whole = merged(model, adapter(model, json::object(), modules));
+  const std::string folder = adapter(body, json::object(), modules);
+  const std::string name = "base_model.model.layers.0.self_attn.q_proj.lora_A.weight";
+  ASSERT_NE(io::open_weights(folder + "/adapter_model.safetensors")->find(name), nullptr);
+  auto config = json::parse(read_file(folder + "/adapter_config.json"));
+  for (const json& targets : {json(modules), json(R"(layers\.\d\.(self_attn\.q_proj|mlp\.down_proj))")}) {
+    config["target_modules"] = targets;
+    write_file_atomically(folder + "/adapter_config.json", config.dump());
+    const auto over_whole = merged(model, folder), over_body = merged(body, folder);
+    ASSERT_EQ(over_whole.size(), whole.size());
+    ASSERT_EQ(over_body.size() + 1, whole.size()) << "no head";
+    for (const auto& [parameter, value] : whole) {
+      EXPECT_TRUE(at::equal(over_whole.at(parameter), value)) << parameter;
+      if (parameter == "lm_head.weight") continue;
+      EXPECT_TRUE(at::equal(over_body.at(parameter.substr(std::string("model.").size())), value)) << parameter;
+    }
+    EXPECT_EQ(json::parse(read_file(in("merged/config.json")))["architectures"], json::array({"LlamaModel"}));
+  }
 }
 
 TEST_F(GgufAdapters, WhatAnAdapterOfTheFormatCannotSayIsRefused) {

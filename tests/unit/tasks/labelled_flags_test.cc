@@ -45,8 +45,10 @@ class PairFlags : public testing::Test {
 
   const Words kEvaluated = {"--eval_strategy", "steps", "--eval_steps", "1"};
   const Words kBest = {"--eval_steps", "1", "--save_steps", "1", "--load_best_model_at_end"};
-  const Words kGenerates = {"--model_name_or_path",    in("large"), "--learning_rate",        "0",
-                            "--generation_max_length", "12",        "--predict_with_generate"};
+  Words generates() const {
+    return {"--model_name_or_path",    in("large"), "--learning_rate",        "0",
+            "--generation_max_length", "12",        "--predict_with_generate"};
+  }
   const Words kLora = {"--use_peft_lora", "true", "--lora_dropout", "0"};
   const Words kEightBit = {"--use_peft_lora", "true", "--lora_dropout", "0", "--use_8bit_quantization", "true"};
   const Words kFourBit = {"--use_peft_lora", "true", "--lora_dropout", "0", "--use_4bit_quantization", "true"};
@@ -226,7 +228,7 @@ TEST_F(Seq2SeqFlags, EachChangesSomethingOrIsRefusedOrSaysThatItDoesNot) {
       {"--ignore_pad_token_for_loss", {"false"}},
       {"--predict_with_generate", {}},
       {"--generation_max_length", {"2"}, {"--predict_with_generate"}},
-      {"--generation_num_beams", {"3"}, kGenerates},
+      {"--generation_num_beams", {"3"}, generates()},
       {"--do_predict", {}, {"--test_file", in("rows.csv")}},
       {"--test_file", {in("other.csv")}, {"--do_predict", "--test_file", in("rows.csv")}},
       {"--test_split", {"train"}, {"--do_predict"}},
@@ -295,8 +297,8 @@ TEST_F(SummarizeFlags, EachChangesSomethingOrIsRefusedOrSaysThatItDoesNot) {
                                      {"--max_source_length", {"8"}},
                                      {"--max_target_length", {"4"}},
                                      {"--predict_with_generate", {}},
-                                     {"--generation_max_length", {"3"}, kGenerates},
-                                     {"--generation_num_beams", {"3"}, kGenerates},
+                                     {"--generation_max_length", {"3"}, generates()},
+                                     {"--generation_num_beams", {"3"}, generates()},
                                      {"--epochs", {"2"}},
                                      {"--max_steps", {"1"}},
                                      {"--gamma", {"0.1"}, {"--epochs", "2"}},

@@ -298,7 +298,9 @@ TEST_F(CommandFlags, OfChat) {
 TEST_F(CommandFlags, OfTokenize) {
   const Words tokenize = {"--tokenizer", kData + "/tokenizers/reference/bert"};
   expect_cases(tokenize_a_row,
-               {{"--tokenizer", {kData + "/tiny_chat"}, tokenize}, {"--add_special_tokens", {"false"}, tokenize}},
+               {{"--tokenizer", {kData + "/tiny_chat"}, tokenize},
+                {"--add_special_tokens", {"false"}, tokenize},
+                {"--text", {"other"}, tokenize}},
                in("out"));
 }
 

@@ -1,16 +1,21 @@
-#include "io/prefixed_source.h"
+#include "io/renamed_source.h"
+
+#include <map>
 
 #include "io/tensor_table.h"
 
 namespace tessera::io {
 namespace {
 
-class PrefixedSource final : public TensorSource {
+class RenamedSource final : public TensorSource {
  public:
-  PrefixedSource(std::string prefix, std::shared_ptr<const TensorSource> base)
-      : prefix_(std::move(prefix)), base_(std::move(base)) {
+  RenamedSource(std::shared_ptr<const TensorSource> base,
+                const std::function<std::string(const std::string& name)>& new_name)
+      : base_(std::move(base)) {
     for (auto info : base_->tensors()) {
-      info.name = prefix_ + info.name;
+      const std::string name = new_name(info.name);
+      base_names_[name] = info.name;
+      info.name = name;
       table_.add(std::move(info));
     }
     table_.sort();
@@ -29,20 +34,22 @@ class PrefixedSource final : public TensorSource {
   }
 
  private:
-  /// A name without the prefix is of no tensor here: the base says so.
-  std::string inner(const std::string& name) const {
-    return name.starts_with(prefix_) ? name.substr(prefix_.size()) : name;
+  /// A name that is of no tensor here: the base says so.
+  const std::string& inner(const std::string& name) const {
+    const auto found = base_names_.find(name);
+    return found == base_names_.end() ? name : found->second;
   }
 
-  std::string prefix_;
   std::shared_ptr<const TensorSource> base_;
+  std::map<std::string, std::string> base_names_;
   TensorTable table_;
 };
 
 }  // namespace
 
-std::shared_ptr<TensorSource> prefixed_source(std::string prefix, std::shared_ptr<const TensorSource> base) {
-  return std::make_shared<PrefixedSource>(std::move(prefix), std::move(base));
+std::shared_ptr<TensorSource> renamed_source(std::shared_ptr<const TensorSource> base,
+                                             const std::function<std::string(const std::string& name)>& new_name) {
+  return std::make_shared<RenamedSource>(std::move(base), new_name);
 }
 
 }  // namespace tessera::io
