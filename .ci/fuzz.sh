@@ -11,7 +11,7 @@ shift $(($# > 0))
 targets=("$@")
 if [ $# -eq 0 ]; then
     targets=(fuzz_chat_rows fuzz_command_line fuzz_csv fuzz_dcp_metadata fuzz_gguf fuzz_gguf_model fuzz_gguf_vocabulary fuzz_greeting fuzz_manifest fuzz_packed
-        fuzz_peft_config fuzz_pickle fuzz_regex fuzz_rows fuzz_safetensors fuzz_spiece fuzz_template fuzz_tokenizer_json fuzz_torch_file
+        fuzz_peft_config fuzz_pickle fuzz_regex fuzz_rows fuzz_safetensors fuzz_spiece fuzz_template fuzz_tokenizer_config fuzz_tokenizer_json fuzz_torch_file
         fuzz_wikihow fuzz_wire fuzz_yaml)
 fi
 build_preset asan "${targets[@]}"

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cstdlib>
 
 namespace tessera {
 namespace {
@@ -64,7 +65,8 @@ std::string nearest(std::string_view name, const std::vector<std::string>& known
   std::string best, variant;
   int best_distance = farthest + 1;
   for (const std::string& candidate : known) {
-    const int distance = edit_distance(name, candidate);
+    const int longer = std::abs(static_cast<int>(name.size()) - static_cast<int>(candidate.size()));
+    const int distance = longer < best_distance ? edit_distance(name, candidate) : longer;  // which is no less
     if (distance < best_distance) {
       best_distance = distance;
       best = candidate;

@@ -12,14 +12,22 @@
 #include "tessera/base/error.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace tessera;
   constexpr std::int64_t kMaxElements = 1 << 16;  // an expanded tensor may claim any size
-  try {
-    const auto source =
-        tessera::io::make_stored_source(tessera::io::list_torch_file(tessera::fuzz::as_file(data, size)));
-    for (const auto& info : source->tensors())
-      if (info.numel() <= kMaxElements) tessera::io::read_tensor(*source, info.name);
-  } catch (const tessera::DataError&) {
-  }
+  const std::string& file = fuzz::as_file(data, size);
+  const auto attempt = [&](const auto& list) {
+    try {
+      const auto source = io::make_stored_source(list());
+      for (const auto& info : source->tensors())
+        if (info.numel() <= kMaxElements) io::read_tensor(*source, info.name);
+    } catch (const DataError&) {
+    }
+  };
+  attempt([&] { return io::list_torch_file(file); });
+  attempt([&] { return io::list_nested_torch_file(file); });
+  attempt([&] {  // as a part of a checkpoint's file
+    return std::vector{io::list_torch_tensor(std::make_shared<io::InputFile>(file), {0, size})};
+  });
   return 0;
 }
 
