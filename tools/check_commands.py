@@ -62,6 +62,7 @@ TEXTS = {
     "questions.jsonl": '{"messages": [{"role": "user", "content": "a"}]}\n',
     "reviews/train.jsonl": '{"text": "good", "label": "yes"}\n{"text": "bad", "label": "no"}\n' * 4,
     "reviews/val.jsonl": '{"text": "so", "label": "yes"}\n',
+    "pairs/train.jsonl": '{"text": "a", "target": "b"}\n' * 8,
     "pairs.jsonl": '{"prompt": "a", "chosen": "b", "rejected": "c"}\n' * 8,
     "adapters.yaml": "math: {lora_r: 2, dataset_name: data}\ncode: {lora_r: 2, learning_rate: 1.0e-3, dataset_name: data}\n",
     "sft.yaml": "model_name_or_path: BASE\ndataset_name: data\noutput_dir: out\n",

@@ -280,7 +280,10 @@ void OptionTable::remember(Scan& scan, Option& option, std::vector<std::string> 
 void OptionTable::scan_unknown(Scan& scan, const std::string& flag) {
   scan.any_unknown = true;
   scan.problems.add(fmt::format("unknown flag {}{}", flag, meant_by(flag, names_that_work())), plain(flag));
-  scan.problems.set_hint(fmt::format("'{} --help' lists all flags", command_));
+  const bool starts_others =
+      std::any_of(options_.begin(), options_.end(), [](const Option& o) { return o.takes_rest_; });
+  scan.problems.set_hint(fmt::format("'{} --help' lists all flags{}", command_,
+                                     starts_others ? "; those of a task stand behind its name" : ""));
 }
 
 /// --config FILE or --config=FILE.
@@ -414,6 +417,11 @@ bool OptionTable::assign(const std::string& name, const Node& value, const std::
 
 void OptionTable::read_file(const std::string& path, Problems& problems) {
   const Node document = read_document(path);
+  for (const Node::Entry& entry : document.entries) {
+    if (entry.key == "compute_environment" && find(entry.key) == nullptr)
+      return problems.add(
+          fmt::format("{0} is a config file of the launcher: 'tessera launch --config_file {0} TASK ...'", path));
+  }
   for (const Node::Entry& entry : document.entries) {
     const std::string where = at_line(path, entry.line);
     bool known = true;

@@ -29,6 +29,11 @@ Seq2SeqData load_seq2seq_data(const Seq2SeqOptions& options, const std::string& 
                                      .max_target_length = options.max_target_length.value_or(512)};
   d.train = data::tokenize(d.train_rows, *d.tokenizer, limits);
   d.validation = data::tokenize(d.validation_rows, *d.tokenizer, limits);
+  data::note_cut({d.train.cut_sources + d.validation.cut_sources, "input", "--max_length", limits.max_source_length},
+                 d.notes);
+  data::note_cut(
+      {d.train.cut_targets + d.validation.cut_targets, "label", "--max_target_length", limits.max_target_length},
+      d.notes);
   d.collate = {.padding = options.pad_to_max_length ? data::Padding::kMaxLength : data::Padding::kLongest,
                .max_source_length = options.max_length,
                .max_target_length =
