@@ -277,13 +277,18 @@ void OptionTable::remember(Scan& scan, Option& option, std::vector<std::string> 
   }
 }
 
+std::string OptionTable::where_to_look() const {
+  const bool starts_others =
+      std::any_of(options_.begin(), options_.end(), [](const Option& o) { return o.takes_rest_; });
+  return fmt::format("{}'{} --help' lists all flags{}",
+                     has_positionals() && !starts_others ? "usage: " + usage() + "; " : "", command_,
+                     starts_others ? "; those of a task stand behind its name" : "");
+}
+
 void OptionTable::scan_unknown(Scan& scan, const std::string& flag) {
   scan.any_unknown = true;
   scan.problems.add(fmt::format("unknown flag {}{}", flag, meant_by(flag, names_that_work())), plain(flag));
-  const bool starts_others =
-      std::any_of(options_.begin(), options_.end(), [](const Option& o) { return o.takes_rest_; });
-  scan.problems.set_hint(fmt::format("'{} --help' lists all flags{}", command_,
-                                     starts_others ? "; those of a task stand behind its name" : ""));
+  scan.problems.set_hint(where_to_look());
 }
 
 /// --config FILE or --config=FILE.
@@ -375,7 +380,7 @@ void OptionTable::check_required(Problems& problems) const {
   for (const Option& option : options_) {
     if (!option.required_ || option.given_) continue;
     problems.add(fmt::format("{} is required ({})", option.names_[0], option.help_), plain(option.names_[0]));
-    problems.set_hint(fmt::format("'{} --help' lists all flags", command_));
+    problems.set_hint(where_to_look());
   }
 }
 

@@ -35,6 +35,7 @@ constexpr Spelling kSpellings[] = {
     {"max_samples", "max_train_samples"},
     {"max_samples", "max_steps"},
     {"quantization_bit", "load_in_4bit"},
+    {"resume", "resume_from_checkpoint"},
     {"sequence_len", "max_seq_length"},
     {"micro_batch_size", "per_device_train_batch_size"},
     {"lora_rank", "lora_r"},

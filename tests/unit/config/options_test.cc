@@ -201,6 +201,16 @@ TEST(Options, FlagsAndFilesOfTheLauncherAreSentToIt) {
             file + " is a config file of the launcher: 'tessera launch --config_file " + file + " TASK ...'");
 }
 
+TEST(Options, CommandsWithArgumentsShowThem) {
+  OptionTable table("tessera look", "looks at a model");
+  std::string model;
+  std::int64_t seed = 1;
+  table.positional(&model, "MODEL", "a model");
+  table.add(&seed, {"--seed"}, "a seed");
+  EXPECT_EQ(refusal(table, {"--model", "m"}),
+            "unknown flag --model; usage: tessera look [flags] MODEL; 'tessera look --help' lists all flags");
+}
+
 TEST(Options, WhoStartsATaskSaysWhereItsFlagsStand) {
   OptionTable table("tessera start", "starts others");
   std::vector<std::string> rest;
