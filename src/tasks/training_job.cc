@@ -11,9 +11,7 @@
 #include "base/rank_record.h"
 #include "base/rounded.h"
 #include "checkpoint/checkpoint_folder.h"
-#include "families/families.h"
 #include "hub/model_folder.h"
-#include "models/check_sizes.h"
 #include "peft/adapter_config.h"
 #include "tasks/eva_start.h"
 #include "tasks/fsdp_options.h"
@@ -127,8 +125,6 @@ TrainingJob::TrainingJob(const JobOptions& options, models::ModelKind kind, std:
 bool TrainingJob::run() {
   manual_seed(static_cast<std::uint64_t>(arguments_.seed));  // draws differ by row, not by rank
   require_same_snapshot({folder_, adapter_folder_}, *group_);
-  if (kind_ != models::ModelKind::kSequenceClassification)  // which any model can become
-    check_kind(families::parse_config(models::read_described_config(folder_), folder_ + "/config.json"));
   load_data();
   require_same_data(prepared(), {arguments_.seed, arguments_.data_seed.value_or(arguments_.seed)}, *tokenizer_,
                     *group_);
@@ -176,7 +172,7 @@ void TrainingJob::assemble_model() {
   model_ = assemble(a, group_);
   notes_.insert(notes_.end(), model_.notes.begin(), model_.notes.end());
   if (!begun.empty()) checkpoint::write_values(*model_.sharded, begun);
-  check_kind(model_.config);
+  check_kind();
   if (model_.config.quantization && !model_.adapters && !model_.several && arguments_.do_train) {
     throw ConfigError("the weights of '" + folder_ + "' are packed in " +
                           families::form_name(model_.config.quantization->form) +
@@ -186,11 +182,11 @@ void TrainingJob::assemble_model() {
   model_.model->set_token_loss(arguments_.token_loss);
 }
 
-void TrainingJob::check_kind(const models::ModelConfig& config) const {
-  if (config.kind == kind_) return;
-  const auto& found = words_of(config.kind);
+void TrainingJob::check_kind() const {
+  if (model_.config.kind == kind_) return;
+  const auto& found = words_of(model_.config.kind);
   throw ConfigError(
-      fmt::format("'{}' holds a {}, which is {}, not {}{}", folder_, config.model_type, found.what,
+      fmt::format("'{}' holds a {}, which is {}, not {}{}", folder_, model_.config.model_type, found.what,
                   words_of(kind_).what, found.trained_by ? fmt::format("; {} trains such", found.trained_by) : ""),
       "model_name_or_path");
 }
@@ -216,7 +212,7 @@ peft::Values TrainingJob::begin_with_rows(AssembleOptions& options) {
   base.freeze_lora_a = false;
   base.before_sharding = nullptr;
   model_ = assemble(base, group_);
-  check_kind(model_.config);
+  check_kind();
   const auto notes = notes_.size();
   check_model();
   notes_.resize(notes);  // said again of the model that trains

@@ -221,15 +221,6 @@ TEST_F(SftFlags, OnlyWhatAsksForEvaluationsNeedsASecondSplit) {
   EXPECT_NE(run({"--do_eval"}).find(remedy), std::string::npos) << run({"--do_eval"});
 }
 
-TEST_F(SftFlags, AModelOfAnotherKindIsRefusedBeforeRowsAreRead) {
-  const std::string t5 = std::string(TESSERA_TEST_DATA) + "/goldens/B_train/base_t5";
-  SweptTask task(sft, {"--model", t5, "--dataset_name", in("nowhere")}, in("out"));
-  EXPECT_NE(task.run({}).find("holds a t5, which is an encoder-decoder model, not a causal language model; tessera "
-                              "seq2seq trains such"),
-            std::string::npos)
-      << task.run({});
-}
-
 // As Trainer: no shell expands what stands in a file of flags.
 TEST_F(SftFlags, TheOutputFolderMayBeginWithATilde) {
   std::ostringstream quiet;
