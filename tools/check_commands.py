@@ -64,6 +64,7 @@ TEXTS = {
     "reviews/val.jsonl": '{"text": "so", "label": "yes"}\n',
     "articles/train.jsonl": '{"document": "a long text", "summary": "short"}\n' * 8,
     "articles/val.jsonl": '{"document": "another", "summary": "one"}\n' * 2,
+    "pairs/train.jsonl": '{"text": "a", "target": "b"}\n' * 8,
     "pairs.jsonl": '{"prompt": "a", "chosen": "b", "rejected": "c"}\n' * 8,
     "adapters.yaml": "math: {lora_r: 2, dataset_name: data}\ncode: {lora_r: 2, learning_rate: 1.0e-3, dataset_name: data}\n",
     "sft.yaml": "model_name_or_path: BASE\ndataset_name: data\noutput_dir: out\n",

@@ -33,7 +33,7 @@ const std::vector<EnvironmentVariable>& environment_variables() {
       {"TRANSFORMERS_OFFLINE", "the same"},
       {"XDG_CACHE_HOME", "the folder that stands for ~/.cache"},
       {"XDG_STATE_HOME", "the folder that stands for ~/.local/state"},
-      {"TERM", "dumb: tessera chat reads lines without keys that edit them"},
+      {"TERM", "dumb: progress is printed line by line, and tessera chat reads lines without keys that edit them"},
       {"HOME", "where ~ is (default: what the system has on record for the user)"},
       {"PATH", "where `tessera launch PROGRAM` looks"},
       {"RANK", "this process's rank (torchrun's name; set by tessera launch)"},

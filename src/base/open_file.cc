@@ -5,9 +5,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <string_view>
 #include <utility>
 
 #include "tessera/base/error.h"
@@ -46,6 +48,16 @@ const char* kind_of(mode_t mode) {
   throw DataError(fmt::format("cannot read '{}': {}", path, std::strerror(error)), path);
 }
 
+/// What a clone without Git LFS has in place of a large file.
+bool is_lfs_pointer(int descriptor, off_t bytes) {
+  constexpr std::string_view kBegin = "version https://git-lfs.github.com/spec/";
+  constexpr off_t kMost = 1024;  // of a pointer, by its specification
+  std::array<char, kBegin.size()> found{};
+  return bytes > static_cast<off_t>(found.size()) && bytes < kMost &&
+         ::pread(descriptor, found.data(), found.size(), 0) == static_cast<ssize_t>(found.size()) &&
+         std::string_view(found.data(), found.size()) == kBegin;
+}
+
 }  // namespace
 
 OpenFile::OpenFile(const std::string& path, Takes takes) {
@@ -63,7 +75,14 @@ OpenFile::OpenFile(const std::string& path, Takes takes) {
     ::close(std::exchange(descriptor_, -1));
     refuse(path, info.st_mode, takes);
   }
-  if (S_ISREG(info.st_mode)) size_bytes_ = static_cast<std::uint64_t>(info.st_size);
+  if (!S_ISREG(info.st_mode)) return;
+  size_bytes_ = static_cast<std::uint64_t>(info.st_size);
+  if (is_lfs_pointer(descriptor_, info.st_size)) {
+    ::close(std::exchange(descriptor_, -1));
+    throw DataError(
+        fmt::format("'{}' is a pointer of Git LFS, not the file itself; 'git lfs pull' in its folder fetches it", path),
+        path);
+  }
 }
 
 OpenFile::~OpenFile() {

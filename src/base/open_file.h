@@ -12,8 +12,8 @@ class OpenFile {
     kRegular,  // what has a size and is read at any place, by every rank; opening it never waits
     kPipes,    // also what one process reads once, from the begin to the end: named pipes, terminals
   };
-  /// DataError that names the path and what is there instead: nothing, a link that leads nowhere, a folder, a socket
-  /// ...
+  /// DataError that names the path and what is there instead: nothing, a link that leads nowhere, a folder, a socket,
+  /// a pointer of Git LFS ...
   explicit OpenFile(const std::string& path, Takes takes = Takes::kRegular);
   ~OpenFile();
   OpenFile(const OpenFile&) = delete;

@@ -91,7 +91,7 @@ int ask(const Arguments& args, std::ostream& out) {
   table.add(&path, {"--config_file"}, "file to write").placeholder("FILE");
   table.add(&model, {"--model"}, "propose what suits this model: its layer classes, and what fits into memory")
       .placeholder("DIR");
-  table.example("--config_file fsdp_config.yaml --model SmolLM2-135M-Instruct");
+  table.example("--config_file fsdp_config.yaml --model HuggingFaceTB/SmolLM2-135M-Instruct");
   if (table.parse(args) == config::ParseResult::kHelp) {
     out << table.help();
     return kSuccess;

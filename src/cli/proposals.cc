@@ -51,13 +51,14 @@ std::int64_t planned_bytes(const estimate::PlanRequest& request, const std::vect
   return estimate::plan_for(request, tensors).total() + estimate::kProgramBytes;
 }
 
-/// What fits into a rank's share of the memory; recomputed activations are proposed where nothing fits without.
-void plan_model(const std::string& folder, Proposals& p) {
+/// `model`: as the user named it. What fits into a rank's share of the memory; recomputed activations are proposed
+/// where nothing fits without.
+void plan_model(const std::string& model, const std::string& folder, Proposals& p) {
   const auto tensors = estimate::read_model_tensors(folder);
   const std::int64_t available = report::available_memory_bytes(), share = available / p.num_processes;
   std::int64_t numel = 0;
   for (const auto& tensor : tensors) numel += tensor.numel();
-  p.notes.push_back(fmt::format("{}: {} parameters; {} of memory available, {} for each of {} ranks", folder,
+  p.notes.push_back(fmt::format("{}: {} parameters; {} of memory available, {} for each of {} ranks", model,
                                 grouped(numel), bytes_text(available), bytes_text(share), p.num_processes));
   bool any_fits = false, any_fits_recomputed = false;
   for (PlannedJob& job : planned_jobs(p, tensors)) {
@@ -73,7 +74,7 @@ void plan_model(const std::string& folder, Proposals& p) {
   }
   p.activation_checkpointing = !any_fits && any_fits_recomputed;
   p.notes.push_back(fmt::format("  (rows of {} tokens, one at a time; 'tessera estimate {}' has the parts)",
-                                kPlannedBatch.length, folder));
+                                kPlannedBatch.length, model));
 }
 
 /// "LlamaDecoderLayer"; empty where there is no config.json (a GGUF file).
@@ -100,7 +101,7 @@ Proposals propose(const std::string& model) {
   if (model.empty()) return p;
   const std::string folder = hub::find_model(model, hub::ModelParts::kSettings).folder;
   p.layer_classes = layer_classes(folder);
-  plan_model(folder, p);
+  plan_model(model, folder, p);
   return p;
 }
 

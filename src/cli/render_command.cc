@@ -137,7 +137,7 @@ int render_command(const Arguments& args, std::ostream& out, std::ostream&) {
       "and any other variable of the template (tools, documents, add_generation_prompt, bos_token ...), and prints one "
       "a line: {\"text\": ..., \"generation_spans\": [[begin, end], ...]} (in code points), or {\"error\": ...} for "
       "a row that is malformed or that the template refuses. Exits 0 when every row was answered, be it with an error");
-  table.example("--tokenizer SmolLM2-135M-Instruct --input chats.jsonl");
+  table.example("--tokenizer HuggingFaceTB/SmolLM2-135M-Instruct --input chats.jsonl");
   table.add(&options.tokenizer, {"--tokenizer"}, "tokenizer folder: its chat template and special tokens", "Template")
       .placeholder("PATH");
   table

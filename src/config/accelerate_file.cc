@@ -116,8 +116,12 @@ class Reader {
     } else if (entry.key == "fp16") {
       read_legacy_fp16(entry);
     } else if (!assign(entry.key, entry)) {
+      const std::string near = did_you_mean(entry.key, top_level_keys());
       throw ConfigError(
-          fmt::format("{}unknown key '{}'{}", where, entry.key, did_you_mean(entry.key, top_level_keys())), entry.key);
+          fmt::format(
+              "{}unknown key '{}'{}", where, entry.key,
+              near.empty() ? "; a file with flags of a task stands behind it: tessera launch ... TASK FILE" : near),
+          entry.key);
     }
   }
 

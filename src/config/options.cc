@@ -277,10 +277,18 @@ void OptionTable::remember(Scan& scan, Option& option, std::vector<std::string> 
   }
 }
 
+std::string OptionTable::where_to_look() const {
+  const bool starts_others =
+      std::any_of(options_.begin(), options_.end(), [](const Option& o) { return o.takes_rest_; });
+  return fmt::format("{}'{} --help' lists all flags{}",
+                     has_positionals() && !starts_others ? "usage: " + usage() + "; " : "", command_,
+                     starts_others ? "; those of a task stand behind its name" : "");
+}
+
 void OptionTable::scan_unknown(Scan& scan, const std::string& flag) {
   scan.any_unknown = true;
   scan.problems.add(fmt::format("unknown flag {}{}", flag, meant_by(flag, names_that_work())), plain(flag));
-  scan.problems.set_hint(fmt::format("'{} --help' lists all flags", command_));
+  scan.problems.set_hint(where_to_look());
 }
 
 /// --config FILE or --config=FILE.
@@ -372,7 +380,7 @@ void OptionTable::check_required(Problems& problems) const {
   for (const Option& option : options_) {
     if (!option.required_ || option.given_) continue;
     problems.add(fmt::format("{} is required ({})", option.names_[0], option.help_), plain(option.names_[0]));
-    problems.set_hint(fmt::format("'{} --help' lists all flags", command_));
+    problems.set_hint(where_to_look());
   }
 }
 
@@ -414,6 +422,11 @@ bool OptionTable::assign(const std::string& name, const Node& value, const std::
 
 void OptionTable::read_file(const std::string& path, Problems& problems) {
   const Node document = read_document(path);
+  for (const Node::Entry& entry : document.entries) {
+    if (entry.key == "compute_environment" && find(entry.key) == nullptr)
+      return problems.add(
+          fmt::format("{0} is a config file of the launcher: 'tessera launch --config_file {0} TASK ...'", path));
+  }
   for (const Node::Entry& entry : document.entries) {
     const std::string where = at_line(path, entry.line);
     bool known = true;

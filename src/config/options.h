@@ -180,6 +180,8 @@ class OptionTable {
   void scan_flag(Scan& scan);
   static void remember(Scan& scan, Option& option, std::vector<std::string> words, const std::string& flag);
   void scan_unknown(Scan& scan, const std::string& flag);
+  /// Ends a message about flags.
+  std::string where_to_look() const;
   void scan_config(Scan& scan, const std::string& word) const;
   void skip_values(Scan& scan) const;
   void scan_positional(Scan& scan);

@@ -1,9 +1,12 @@
 #include "config/other_spellings.h"
 
 #include <algorithm>
+#include <iterator>
 #include <string_view>
+#include <utility>
 
 #include "base/nearest.h"
+#include "config/accelerate_input.h"
 
 namespace tessera::config {
 namespace {
@@ -25,6 +28,14 @@ constexpr Spelling kSpellings[] = {
     {"train_file", "dataset_name"},
     {"block_size", "max_seq_length"},
     {"cutoff_len", "max_seq_length"},
+    {"preprocessing_num_workers", "dataset_num_proc"},
+    {"val_size", "test_split_size"},
+    {"val_set_size", "test_split_size"},
+    {"validation_split", "test_split_size"},
+    {"max_samples", "max_train_samples"},
+    {"max_samples", "max_steps"},
+    {"quantization_bit", "load_in_4bit"},
+    {"resume", "resume_from_checkpoint"},
     {"sequence_len", "max_seq_length"},
     {"micro_batch_size", "per_device_train_batch_size"},
     {"lora_rank", "lora_r"},
@@ -37,6 +48,18 @@ constexpr Spelling kSpellings[] = {
     {"load_in_8bit", "type"},
 };
 
+/// Of `tessera launch`, beside what accelerate's file says, too.
+constexpr std::string_view kLaunchFlags[] = {
+    "config_file", "num_cpu_threads_per_process", "multi_gpu", "log_dir", "max_restarts", "grace_period", "tee"};
+
+bool is_launch_flag(const std::string& name) {
+  if (std::find(std::begin(kLaunchFlags), std::end(kLaunchFlags), name) != std::end(kLaunchFlags)) return true;
+  AccelerateInput input;
+  OptionTable table("tessera launch", "");
+  add_accelerate_options(table, input);
+  return std::as_const(table).find(name) != nullptr;
+}
+
 }  // namespace
 
 std::string meant_by(const std::string& flag, const std::vector<std::string>& known) {
@@ -47,6 +70,7 @@ std::string meant_by(const std::string& flag, const std::vector<std::string>& kn
     if (name == theirs && std::find(known.begin(), known.end(), candidate) != known.end())
       return " (did you mean '" + candidate + "'?)";
   }
+  if (is_launch_flag(name)) return " (a flag of 'tessera launch', which stands before the task)";
   return did_you_mean("--" + name, known);
 }
 

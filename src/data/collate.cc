@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 
 #include "base/crc32c.h"
 #include "tessera/base/error.h"
@@ -21,9 +22,22 @@ TokenizedPairs tokenize(const std::vector<TextPair>& pairs, const text::Tokenize
   source.max_length = options.max_source_length;
   target.max_length = options.max_target_length;
   out.rows.reserve(pairs.size());
+  const auto encode = [&](const std::string& text, const text::EncodeOptions& limit, std::int64_t& cut) {
+    auto ids = tokenizer.encode(text, limit).ids;
+    const bool is_full = std::ssize(ids) == limit.max_length;
+    if (is_full && std::ssize(tokenizer.encode(text).ids) > limit.max_length) ++cut;
+    return ids;
+  };
   for (const auto& pair : pairs)
-    out.rows.push_back({tokenizer.encode(pair.source, source).ids, tokenizer.encode(pair.target, target).ids});
+    out.rows.push_back({encode(pair.source, source, out.cut_sources), encode(pair.target, target, out.cut_targets)});
   return out;
+}
+
+void note_cut(const CutTexts& cut, std::vector<std::string>& notes) {
+  if (cut.count == 0) return;
+  notes.push_back(fmt::format("{} {}{} cut at {} {}; a larger one keeps more of {}", cut.count, cut.what,
+                              cut.count == 1 ? " was" : "s were", cut.flag, cut.length,
+                              cut.count == 1 ? "it" : "them"));
 }
 
 RowMark TokenizedPairs::mark(std::int64_t i) const {

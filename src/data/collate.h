@@ -19,6 +19,7 @@ struct TokenizedPairs {
   std::int64_t size() const { return static_cast<std::int64_t>(rows.size()); }
   RowMark mark(std::int64_t i) const;
   std::int64_t pad_id = 0;
+  std::int64_t cut_sources = 0, cut_targets = 0;  // that had more tokens than may be
 };
 
 struct TokenizeOptions {
@@ -28,6 +29,16 @@ struct TokenizeOptions {
 /// DataError when the tokenizer has no padding token.
 TokenizedPairs tokenize(const std::vector<TextPair>& pairs, const text::Tokenizer& tokenizer,
                         const TokenizeOptions& options);
+
+struct CutTexts {
+  std::int64_t count;
+  const char* what;  // "text"
+  const char* flag;  // that cuts them
+  std::int64_t length;
+};
+
+/// Says so if there are any.
+void note_cut(const CutTexts& cut, std::vector<std::string>& notes);
 
 enum class Padding {
   kLongest,    // to the longest row of the batch

@@ -59,6 +59,11 @@ class RowsInOrder {
           fmt::format("split '{}': {} rows were left out, since --max_length {} leaves nothing to learn of "
                       "them; the first is {}",
                       split.name, dropped_, max_length, first_dropped_));
+    if (promptless_ > 0)
+      out.push_back(
+          fmt::format("split '{}': {} rows have an empty prompt (without a column \"prompt\" it is what both answers "
+                      "begin with)",
+                      split.name, promptless_));
     return out;
   }
 
@@ -69,6 +74,7 @@ class RowsInOrder {
     if (!tokenizer_.drops(row)) {
       writer_.add(stored_form(row));
       ++written_;
+      promptless_ += row.has_prompt ? 0 : 1;
       return;
     }
     ++dropped_;
@@ -79,7 +85,7 @@ class RowsInOrder {
   std::int64_t most_rows_;
   RowCacheWriter& writer_;
   std::vector<PreferenceRow> rejected_;
-  std::int64_t read_ = 0, written_ = 0, dropped_ = 0;
+  std::int64_t read_ = 0, written_ = 0, dropped_ = 0, promptless_ = 0;
   std::string first_dropped_;
 };
 

@@ -42,6 +42,7 @@ struct PreferenceRow {
   bool label = true;  // KTO: desirable
   float margin = 0;   // reward models, where rows have one
   bool has_margin = false;
+  bool has_prompt = true;  // as read from a file: false where it is an empty text
 };
 
 /// The rows lie in a file on disk that is mapped. Thread-safe.

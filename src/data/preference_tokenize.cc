@@ -32,12 +32,16 @@ const Value& value_at(const chat::Dict& object, std::string_view key, const Sour
 
 /// A text, or a checked list of messages (JSON of one, in tables, which have texts only).
 Value text_or_messages(const Value& value, const std::string& key, const SourceRow& row) {
-  if (value.is_none())
+  if (!value.is_text() && !value.is<chat::ListPtr>())
     fail(row, fmt::format("key \"{}\" must be a text or a list of messages, found {}", key, called(value, row)));
   if (!value.is_text()) return check_messages(value, key, row);
   const auto& text = value.text();
   const bool is_list = row.columns != nullptr && text.starts_with("[{") && text.ends_with("}]");
   return is_list ? check_messages(value, key, row) : value;
+}
+
+bool is_empty_text(const Value& value) {
+  return value.is_text() && value.text().empty();
 }
 
 std::size_t common_start(const IdList& a, const IdList& b) {
@@ -127,6 +131,7 @@ PreferenceRow PreferenceTokenizer::pair(const Pieces& in) const {
   // The completions begin where the tokens part, which need not be behind the prompt: tokens merge across the border.
   const auto border = std::min(common_start(prompt, chosen), common_start(prompt, rejected));
   PreferenceRow out;
+  out.has_prompt = !is_empty_text(in.prompt);
   out.prompt = {prompt.begin(), prompt.begin() + static_cast<std::ptrdiff_t>(border)};
   out.rejected_prompt = out.prompt;
   out.chosen = from(chosen, border);
@@ -139,6 +144,7 @@ PreferenceRow PreferenceTokenizer::unpaired(const Pieces& in, const Value& compl
   const auto all = ids_of(joined(in.prompt, with_eos(completion)), in);
   const auto border = common_start(prompt, all);
   PreferenceRow out;
+  out.has_prompt = !is_empty_text(in.prompt);
   out.prompt = {prompt.begin(), prompt.begin() + static_cast<std::ptrdiff_t>(border)};
   out.chosen = from(all, border);
   out.label = label;
@@ -217,6 +223,7 @@ PreferenceRow PreferenceTokenizer::own_prompts(const Pieces& pieces) const {
          "the tokens of the prompt differ before \"chosen\" and before \"rejected\" in more than the last "
          "one; end the prompt where tokens end");
   PreferenceRow out;
+  out.has_prompt = !is_empty_text(in.prompt);
   for (auto* side : {&chosen, &rejected}) {
     const auto most = static_cast<std::size_t>(options_.max_length);
     if (most > 0) cut_to(side->completion, most > side->prompt.size() ? most - side->prompt.size() : 0);

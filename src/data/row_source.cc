@@ -79,7 +79,7 @@ class ArraySource : public MappedSource {
 class CsvSource : public MappedSource {
  public:
   CsvSource(const std::string& file, char separator)
-      : MappedSource(file), reader_(file, file_.text(), CsvDialect::kRfc4180, separator) {
+      : MappedSource(file), separator_(separator), reader_(file, file_.text(), CsvDialect::kRfc4180, separator) {
     std::int64_t line = 0;
     file_.read([&] { return reader_.next(columns_, line); });
   }
@@ -89,12 +89,14 @@ class CsvSource : public MappedSource {
     row = {&file_.name(), 0, "", {}, &columns_, nullptr};
     if (!reader_.next(row.fields, row.number)) return false;
     if (row.fields.size() != columns_.size())
-      throw DataError(fmt::format("{}: expected {} fields as in the header, found {}", where(row), columns_.size(),
-                                  row.fields.size()),
+      throw DataError(fmt::format("{}: expected {} fields as in the header ({}), found {}; {} separate fields",
+                                  where(row), columns_.size(), fmt::join(columns_, ", "), row.fields.size(),
+                                  separator_ == ',' ? "commas" : "tabs"),
                       file_.name(), row.number);
     return true;
   }
 
+  char separator_;
   CsvReader reader_;
   std::vector<std::string> columns_;
 };

@@ -135,7 +135,7 @@ SftRow SftTokenizer::tokenize(const SourceRow& row) const {
       for (const char* key : {"prompt", "completion"}) {
         const Value* value = object->find(std::string_view(key));
         if (value == nullptr) fail(row, fmt::format("key \"{}\" is missing", key));
-        if (value->is_none())
+        if (!value->is_text() && !value->is<chat::ListPtr>())
           fail(row, fmt::format("key \"{}\" must be a text or a list of messages, found {}", key, called(*value, row)));
       }
       return tokenize_pair(*object->find(std::string_view("prompt")), *object->find(std::string_view("completion")),

@@ -31,6 +31,16 @@ bool is_adapter(const fs::path& folder) {
          std::none_of(kWeights.begin(), kWeights.end(), [&](const char* name) { return is_there(folder / name); });
 }
 
+/// What a place without a model is instead; goes on from its name.
+std::string what_it_is(const fs::path& place) {
+  std::error_code code;
+  if (!fs::is_directory(place, code)) return "is a file; name the folder that it lies in";
+  const fs::directory_iterator snapshot(place / "snapshots", code);
+  if (!code && snapshot != fs::directory_iterator())
+    return "is a repository in the Hub's cache; name its snapshot '" + snapshot->path().string() + "', or org/name";
+  return "has neither a config.json, nor an adapter_config.json, nor a GGUF file";
+}
+
 std::string checked_model(const std::string& place, const std::string& name_or_path) {
   if (is_adapter(place))
     throw DataError("'" + name_or_path + "' holds an adapter of '" + families::base_name_of(place) +
@@ -38,7 +48,7 @@ std::string checked_model(const std::string& place, const std::string& name_or_p
                         "(tessera merge); what trains goes on from an adapter with --adapter_name_or_path",
                     name_or_path);
   if (is_there(fs::path(place) / "config.json") || find_gguf(place)) return place;
-  throw DataError("the model folder '" + name_or_path + "' has neither a config.json nor a GGUF file", name_or_path);
+  throw DataError("the model folder '" + name_or_path + "' " + what_it_is(place), name_or_path);
 }
 
 }  // namespace

@@ -51,7 +51,8 @@ RepositoryName name_of_missing(Kind kind, const std::string& path) {
   if (!name)
     throw DataError("'" + path +
                         "' is neither a file or folder here nor a name on the Hub, such as org/name or "
-                        "org/name@revision",
+                        "org/name@revision" +
+                        (path.starts_with("~/") ? ". The shell did not expand '~': write the whole path" : ""),
                     path);
   if (path.find('@') != std::string::npos) return *name;
   for (const char* ending : kFileEndings)

@@ -30,7 +30,7 @@ std::vector<std::string> leaves_of(const std::vector<Slot>& all) {
   const auto leaves = leaves_of(all);
   const auto wanted = config.target_regex.empty() ? joined(config.target_modules) : config.target_regex;
   throw ConfigError("target_modules: '" + wanted + "' matches no module that takes an adapter; this model has " +
-                        joined(leaves) +
+                        joined(leaves) + "; all-linear takes every linear layer but the head" +
                         (config.target_modules.empty() ? "" : did_you_mean(config.target_modules[0], leaves)),
                     "target_modules");
 }

@@ -1,10 +1,14 @@
 #include "report/progress.h"
 
 #include <fmt/format.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <limits>
 #include <ostream>
+
+#include "base/env.h"
 
 namespace tessera::report {
 namespace {
@@ -15,6 +19,13 @@ std::string clock_text(double seconds) {
   const auto s = static_cast<std::int64_t>(seconds);
   return s < 3600 ? fmt::format("{:02}:{:02}", s / 60, s % 60)
                   : fmt::format("{}:{:02}:{:02}", s / 3600, s / 60 % 60, s % 60);
+}
+
+/// The last column stays free: some terminals begin a new line behind it.
+std::size_t usable_columns() {
+  winsize size{};
+  const bool is_known = ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1;
+  return is_known ? size.ws_col - 1U : std::numeric_limits<std::size_t>::max();
 }
 
 std::string bar_text(double fraction) {
@@ -29,7 +40,16 @@ std::string bar_text(double fraction) {
 
 BarStyle bar_style(int rank, bool disabled) {
   if (rank != 0 || disabled) return BarStyle::kOff;
-  return isatty(STDERR_FILENO) ? BarStyle::kTerminal : BarStyle::kPlain;
+  return isatty(STDERR_FILENO) && environment("TERM") != "dumb" ? BarStyle::kTerminal : BarStyle::kPlain;
+}
+
+std::string first_columns(const std::string& text, std::size_t columns) {
+  std::size_t at = 0;
+  for (std::size_t seen = 0; at < text.size(); ++at) {
+    const bool begins = (static_cast<unsigned char>(text[at]) & 0xC0) != 0x80;
+    if (begins && ++seen > columns) break;
+  }
+  return text.substr(0, at);
 }
 
 ProgressBar::ProgressBar(std::ostream& out, BarStyle style, std::int64_t total, std::string description)
@@ -68,7 +88,7 @@ void ProgressBar::draw() {
                                  description_.empty() ? "" : ": ", fraction * 100, bar_text(fraction), done_, total_,
                                  clock_text(elapsed), clock_text(left), speed, postfix_.empty() ? "" : ", ", postfix_);
   if (style_ == BarStyle::kTerminal) {
-    out_ << '\r' << text << "\x1b[K" << std::flush;
+    out_ << '\r' << first_columns(text, usable_columns()) << "\x1b[K" << std::flush;
   } else {
     out_ << text << '\n' << std::flush;
   }

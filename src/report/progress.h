@@ -1,6 +1,7 @@
 #pragma once
 // A progress bar like tqdm's:  " 40%|████      | 8/20 [00:03<00:05,  2.1it/s, loss=1.23]".
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <iosfwd>
 #include <string>
@@ -10,8 +11,12 @@ namespace tessera::report {
 enum class BarStyle { kOff, kPlain, kTerminal };
 
 /// kTerminal redraws in place at most ten times a second; kPlain (logs, pipes) writes one line at each tenth of the
-/// way.
+/// way, also to a terminal with TERM=dumb.
 BarStyle bar_style(int rank, bool disabled);
+
+/// The beginning of a text in UTF-8 with as many characters, each one column wide: a line that is longer than the
+/// terminal cannot be redrawn in place.
+std::string first_columns(const std::string& text, std::size_t columns);
 
 class ProgressBar {
  public:

@@ -15,6 +15,7 @@
 #include <set>
 
 #include "base/crc32c.h"
+#include "data/collate.h"
 #include "families/config_reader.h"
 #include "models/gguf_model.h"
 #include "tasks/adapter_classes.h"
@@ -243,12 +244,7 @@ class Texts {
       to.ids.push_back(std::move(ids));
     }
   }
-  void note_cut() {
-    if (cut_ > 0)
-      data_.notes.push_back(fmt::format("{} cut at --max_length {}; a larger one keeps more of {}",
-                                        cut_ == 1 ? "1 text was" : fmt::format("{} texts were", cut_),
-                                        cut_at_.max_length, cut_ == 1 ? "it" : "them"));
-  }
+  void note_cut() { data::note_cut({cut_, "text", "--max_length", cut_at_.max_length}, data_.notes); }
 
  private:
   ClassData& data_;

@@ -208,7 +208,7 @@ config::OptionTable generate_table(GenerateOptions& o, DecodingFlags& decoding) 
   add_device(table, o, group);
   add_decoding(table, decoding, o);
   add_beams(table, decoding);
-  table.example("--model SmolLM2-135M-Instruct --adapter out --message 'What is a pear?'");
+  table.example("--model HuggingFaceTB/SmolLM2-135M-Instruct --adapter out --message 'What is a pear?'");
   return table;
 }
 
@@ -251,7 +251,7 @@ std::optional<GenerateOptions> parse_chat(const std::vector<std::string>& args, 
   table.add(&o.chat_template, {"--chat_template"}, "file, or chatml or zephyr, instead of the tokenizer's", group);
   add_device(table, o, group);
   add_decoding(table, decoding, o);
-  table.example("--model SmolLM2-135M-Instruct --adapter out");
+  table.example("--model HuggingFaceTB/SmolLM2-135M-Instruct --adapter out");
   config::Problems problems;
   if (table.parse(args, problems) == config::ParseResult::kHelp) {
     out << table.help();

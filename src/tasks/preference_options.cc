@@ -342,7 +342,8 @@ config::OptionTable preference_table(PreferenceOptions& o) {
   const auto& words = words_for(o.objective.method);
   config::OptionTable table(std::string("tessera ") + words.name, words.summary);
   table.example(
-      "--model_name_or_path SmolLM2-135M-Instruct --dataset_name pairs/ --use_peft_lora true --output_dir out");
+      "--model_name_or_path HuggingFaceTB/SmolLM2-135M-Instruct --dataset_name pairs/ --use_peft_lora true "
+      "--output_dir out");
   add_preference_model(table, o);
   add_lora_flags(table, o.adapter, "Adapters");
   refuse_adapter_list(table);

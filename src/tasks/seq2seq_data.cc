@@ -52,6 +52,11 @@ Seq2SeqData load_seq2seq_data(const Seq2SeqOptions& o, const std::string& tokeni
   if (o.predict.do_predict)
     d.test =
         prepared(read_test_rows(o.predict, dataset, o.columns, d.notes), o, *d.tokenizer, evaluated_target_length(o));
+  std::int64_t sources = 0, targets = 0;
+  for (const PairSet* set : {&d.train, &d.validation, &d.test})
+    sources += set->rows.cut_sources, targets += set->rows.cut_targets;
+  data::note_cut({sources, "input", "--max_length", o.max_length}, d.notes);
+  data::note_cut({targets, "label", "--max_target_length", o.max_target_length.value_or(512)}, d.notes);
   return d;
 }
 

@@ -130,7 +130,8 @@ SftOptions::SftOptions() {
 config::OptionTable sft_table(SftOptions& o) {
   config::OptionTable table("tessera sft", "fine-tunes a causal language model on chats or texts, fully sharded");
   table.example(
-      "--model_name_or_path SmolLM2-135M-Instruct --dataset_name data/ --use_peft_lora true --output_dir out");
+      "--model_name_or_path HuggingFaceTB/SmolLM2-135M-Instruct --dataset_name data/ --use_peft_lora true --output_dir "
+      "out");
   add_model(table, o);
   add_lora_flags(table, o.adapter, "Adapters");
   add_adapter_list_flag(table, o);

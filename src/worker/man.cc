@@ -6,7 +6,9 @@
 #include <ostream>
 
 #include "base/file.h"
+#include "base/open_file.h"
 #include "config/options.h"
+#include "tessera/base/error.h"
 #include "worker/completion.h"
 #include "worker/described_commands.h"
 
@@ -109,6 +111,14 @@ int man(const std::vector<std::string>& args, std::ostream& out, std::ostream&) 
     return 0;
   }
   const auto commands = described_commands();
+  for (const DescribedCommand& command : commands) {
+    if (command.name == folder && !is_there(folder))
+      throw ConfigError(
+          fmt::format("DIR is the folder that pages are written into; 'tessera help {0}' shows the flags of "
+                      "{0}, and './{0}' names a folder",
+                      folder),
+          "DIR");
+  }
   ensure_writable_folder(folder);
   write_file_atomically(folder + "/tessera.1", program_page(commands));
   for (const DescribedCommand& command : commands)

@@ -120,6 +120,9 @@ TEST_F(Completion, EveryShellKnowsEveryFlagThatWorks) {
 
 TEST_F(Completion, ThereIsAManualPageForEveryCommandWithItsFlags) {
   const std::string pages = folder_.path() + "/man1";
+  const auto refused = test::run({TESSERA_BINARY, "man", "sft"});
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_SAYS(refused.err, "'tessera help sft' shows the flags of sft");
   ASSERT_EQ(test::run({TESSERA_BINARY, "man", pages}).exit_code, 0);
   const std::string program = read_file(pages + "/tessera.1");
   for (const auto& command : worker::described_commands()) {

@@ -54,6 +54,7 @@ TEST_F(ConfigCommand, EmptyAnswersTakeWhatIsProposedAndLaunchReadsIt) {
   EXPECT_EQ(config.fsdp.transformer_layer_cls_to_wrap, std::vector<std::string>{"LlamaDecoderLayer"});
   EXPECT_SAYS(r.out, "LoRA over 4-bit weights");
   EXPECT_SAYS(r.out, "a rank, fits");
+  EXPECT_SAYS(r.out, std::string(test::kTinyChat) + ": ");
   EXPECT_SAYS(r.out, "this machine: ");
 }
 

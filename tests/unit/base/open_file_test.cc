@@ -48,10 +48,15 @@ TEST_F(OpenFileTest, NamesWhatIsThereInsteadOfAFile) {
   const int socket = ::socket(AF_UNIX, SOCK_STREAM, 0);
   ASSERT_EQ(::bind(socket, reinterpret_cast<sockaddr*>(&name), sizeof name), 0);
   fs::create_symlink(path("nowhere"), path("link"));
+  write_file_atomically(path("weights"), "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n");
   const std::vector<std::pair<std::string, std::string>> cases = {
-      {path("none"), "No such file"},  {folder_.path(), "found a folder"},
-      {pipe(), "found a named pipe"},  {path("socket"), "found a socket"},
-      {"/dev/zero", "found a device"}, {path("link"), "a link to '" + path("nowhere")}};
+      {path("weights"), "is a pointer of Git LFS, not the file itself; 'git lfs pull'"},
+      {path("none"), "No such file"},
+      {folder_.path(), "found a folder"},
+      {pipe(), "found a named pipe"},
+      {path("socket"), "found a socket"},
+      {"/dev/zero", "found a device"},
+      {path("link"), "a link to '" + path("nowhere")}};
   for (const auto& [file, says] : cases) {
     const auto message = message_of([&] { OpenFile{file}; });
     EXPECT_NE(message.find("'" + file + "'"), std::string::npos) << message;

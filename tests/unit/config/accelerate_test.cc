@@ -151,6 +151,10 @@ TEST(AccelerateFile, UnknownTopLevelKeysAreErrorsWithLineAndNearest) {
             "c.yaml:2: unknown key 'num_machins' (did you mean 'num_machines'?)");
   EXPECT_EQ(error_of("fsdp_confg:\n  fsdp_version: 1\n"),
             "c.yaml:1: unknown key 'fsdp_confg' (did you mean 'fsdp_config'?)");
+  EXPECT_EQ(
+      error_of("model_name_or_path: m\n"),
+      "c.yaml:1: unknown key 'model_name_or_path'; a file with flags of a task stands behind it: tessera launch ... "
+      "TASK FILE");
 }
 
 TEST(AccelerateFile, UnknownFsdpKeysAreWarnings) {

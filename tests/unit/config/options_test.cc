@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "base/file.h"
 #include "tessera/base/error.h"
 
 namespace tessera::config {
@@ -175,6 +176,47 @@ TEST(Options, UnknownFlagsOfOtherProgramsAreTranslated) {
       EXPECT_NE(std::string(e.what()).find(std::string(flag) + " (did you mean '--" + ours + "'?)"), std::string::npos)
           << e.what();
     }
+}
+
+std::string refusal(OptionTable& table, const std::vector<std::string>& args) {
+  try {
+    (void)table.parse(args);
+  } catch (const ConfigError& e) {
+    return e.what();
+  }
+  return "no error";
+}
+
+TEST(Options, FlagsAndFilesOfTheLauncherAreSentToIt) {
+  OptionTable task("tessera sample", "a sample");
+  std::int64_t seed = 1;
+  task.add(&seed, {"--seed"}, "a seed");
+  for (const std::string flag : {"--num_processes", "--config_file", "--fsdp_sharding_strategy", "--max_restarts"})
+    EXPECT_NE(refusal(task, {flag, "2"}).find(flag + " (a flag of 'tessera launch', which stands before the task)"),
+              std::string::npos)
+        << refusal(task, {flag, "2"});
+  const std::string file = testing::TempDir() + "launcher.yaml";
+  write_file_atomically(file, "compute_environment: LOCAL_MACHINE\nnum_processes: 2\n");
+  EXPECT_EQ(refusal(task, {"--config", file}),
+            file + " is a config file of the launcher: 'tessera launch --config_file " + file + " TASK ...'");
+}
+
+TEST(Options, CommandsWithArgumentsShowThem) {
+  OptionTable table("tessera look", "looks at a model");
+  std::string model;
+  std::int64_t seed = 1;
+  table.positional(&model, "MODEL", "a model");
+  table.add(&seed, {"--seed"}, "a seed");
+  EXPECT_EQ(refusal(table, {"--model", "m"}),
+            "unknown flag --model; usage: tessera look [flags] MODEL; 'tessera look --help' lists all flags");
+}
+
+TEST(Options, WhoStartsATaskSaysWhereItsFlagsStand) {
+  OptionTable table("tessera start", "starts others");
+  std::vector<std::string> rest;
+  table.rest(&rest, "TASK ARGS...", "what is started");
+  EXPECT_EQ(refusal(table, {"--output_dir", "out", "sft"}),
+            "unknown flag --output_dir; 'tessera start --help' lists all flags; those of a task stand behind its name");
 }
 
 TEST(Options, EnumerationsTakeNamesInAnyCaseAndNumbers) {

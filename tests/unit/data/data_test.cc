@@ -50,6 +50,22 @@ class Files : public testing::Test {
   fs::path folder_;
 };
 
+// Silently cut inputs would train another job than the user's.
+TEST(TokenizedPairs, CountWhatWasCut) {
+  const auto tokenizer = text::open_tokenizer(std::string(TESSERA_TEST_DATA) + "/tiny_chat");
+  std::vector<TextPair> rows(2);
+  rows[0].source = "abcdefgh", rows[0].target = "a";
+  rows[1].source = "abcd", rows[1].target = "abcdefgh";
+  const auto pairs = tokenize(rows, *tokenizer, {.max_source_length = 4, .max_target_length = 4});
+  EXPECT_EQ(pairs.cut_sources, 1);
+  EXPECT_EQ(pairs.cut_targets, 1);
+  std::vector<std::string> notes;
+  note_cut({0, "input", "--max_length", 4}, notes);
+  EXPECT_TRUE(notes.empty());
+  note_cut({2, "input", "--max_length", 4}, notes);
+  EXPECT_EQ(notes.at(0), "2 inputs were cut at --max_length 4; a larger one keeps more of them");
+}
+
 using PhraseBank = Files;
 
 TEST_F(PhraseBank, SplitsAtTheLastAtAndDecodesLatin1) {

@@ -7,6 +7,7 @@
 #include "data/preference_dataset.h"
 #include "support/program.h"
 #include "support/temp_folder.h"
+#include "tessera/base/error.h"
 #include "text/tokenizer.h"
 
 namespace tessera::data {
@@ -56,6 +57,22 @@ TEST_F(PreferenceData, CountsWhatIsDesirable) {
   EXPECT_EQ(all->size(), 4);
   EXPECT_EQ(all->desirable(), 2);
   EXPECT_EQ(read(3)->desirable(), 2);
+}
+
+// A prompt in a column of another name would be lost without a word.
+TEST_F(PreferenceData, CountsRowsWithoutAPrompt) {
+  std::ofstream(options_.dataset_name) << R"({"question": "of", "chosen": "a", "rejected": "b"})" << "\n"
+                                       << R"({"chosen": "in c", "rejected": "in d"})" << "\n";
+  read(0);
+  ASSERT_EQ(notes_.size(), 2U);
+  EXPECT_NE(notes_[1].find("split 'train': 1 rows have an empty prompt"), std::string::npos) << notes_[1];
+  std::ofstream(options_.dataset_name) << R"({"prompt": "of", "chosen": {"content": "a"}, "rejected": "b"})" << "\n";
+  try {
+    read(0);
+    FAIL();
+  } catch (const DataError& e) {
+    EXPECT_SAYS(std::string(e.what()), "key \"chosen\" must be a text or a list of messages, found dict");
+  }
 }
 
 // A table has texts only, so a list of messages stands there as JSON; elsewhere such a text is an answer.

@@ -103,6 +103,17 @@ TEST_F(SftData, EmptyMixedAndMissingSplitsAreRefused) {
   expect_failure("is named twice");
 }
 
+TEST_F(SftData, FilesOfOtherProgramsSayWhatTheyLack) {
+  write("train.csv", "prompt;completion\n1,5;a\n");
+  expect_failure(
+      "train.csv:2: expected 1 fields as in the header (prompt;completion), found 2; commas separate fields");
+  write("train.csv", std::string("\xFF\xFEt\0e\0", 6));
+  expect_failure("train.csv: UTF-16, where UTF-8 is read; convert it: iconv -f UTF-16 -t UTF-8 ");
+  std::filesystem::remove(std::filesystem::path(folder_) / "train.csv");
+  write("train.jsonl", R"({"prompt": 5, "completion": "a"})");
+  expect_failure("train.jsonl:1: key \"prompt\" must be a text or a list of messages, found int");
+}
+
 TEST_F(SftData, EmptyCellsAreNoTexts) {
   write("train.csv", "text\nabc\n\"\"\n");
   expect_failure("train.csv:3: key \"text\" must be a text, found an empty cell");

@@ -131,6 +131,24 @@ TEST_F(HubSettings, AFolderOfThatNameWins) {
   EXPECT_THROW(find_model_folder("org/none"), DataError);
 }
 
+TEST_F(HubSettings, APlaceWithoutAModelSaysWhatItIs) {
+  const std::string cached = folder_.path() + "/models--org--name", file = folder_.path() + "/config.json";
+  const auto said = [](const std::string& place) {
+    try {
+      return find_model_folder(place);
+    } catch (const DataError& e) {
+      return std::string(e.what());
+    }
+  };
+  std::filesystem::create_directories(cached);
+  EXPECT_SAYS(said(cached), "has neither a config.json, nor an adapter_config.json, nor a GGUF file");
+  std::filesystem::create_directories(cached + "/snapshots/abc");
+  EXPECT_SAYS(said(cached), "is a repository in the Hub's cache; name its snapshot '" + cached + "/snapshots/abc'");
+  std::ofstream(file) << "{}";
+  EXPECT_SAYS(said(file), "is a file; name the folder that it lies in");
+  EXPECT_SAYS(said("~/model"), "The shell did not expand '~'");
+}
+
 TEST_F(HubSettings, ABaseThatAnAdapterNamesIsSaidToBeOne) {
   ::setenv("HF_HUB_OFFLINE", "1", 1);
   const std::string adapter = folder_.path() + "/adapter";

@@ -42,6 +42,13 @@ TEST(ProgressBar, RedrawsInPlaceOnATerminalAndEndsTheLine) {
   EXPECT_NE(out.str().find("loss=1.5"), std::string::npos);
 }
 
+TEST(ProgressBar, TakesNoMoreColumnsThanTheTerminalHas) {
+  EXPECT_EQ(first_columns("██ 2/3", 3), "██ ");
+  EXPECT_EQ(first_columns("██ 2/3", 6), "██ 2/3");
+  EXPECT_EQ(first_columns("██ 2/3", 100), "██ 2/3");
+  EXPECT_EQ(first_columns("██", 0), "");
+}
+
 TEST(ProgressBar, SaysNothingWhenOff) {
   std::ostringstream out;
   ProgressBar bar(out, BarStyle::kOff, 10);

@@ -4,6 +4,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "base/env.h"
 #include "decoder_flags.h"
 #include "support/program.h"
 #include "tasks/sft.h"
@@ -216,6 +217,16 @@ TEST_F(SftFlags, OnlyWhatAsksForEvaluationsNeedsASecondSplit) {
     const std::string says = flag + " asks for evaluations, but '" + in("pairs") + "' has no second split (--splits";
     EXPECT_NE(run(flags).find(says), std::string::npos) << run(flags);
   }
+  const std::string remedy = "--datasets '[{\"path\": \"" + in("pairs") + "\"}]' --test_split_size 0.1";
+  EXPECT_NE(run({"--do_eval"}).find(remedy), std::string::npos) << run({"--do_eval"});
+}
+
+// As Trainer: no shell expands what stands in a file of flags.
+TEST_F(SftFlags, TheOutputFolderMayBeginWithATilde) {
+  std::ostringstream quiet;
+  const auto options = parse_sft({"--model", in("model"), "--dataset_name", kTinyChat, "--output_dir", "~/out"}, quiet);
+  EXPECT_EQ(options->training.output_dir, expanded_path("~/out"));
+  EXPECT_EQ(options->training.output_dir.front(), '/');
 }
 
 // What evaluations give is known before anything is loaded, so a name that is not among it is refused then.
