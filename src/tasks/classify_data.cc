@@ -222,14 +222,6 @@ std::optional<KnownClasses> classes_of_folder(const std::string& model_folder) {
   return known;
 }
 
-data::PairSplits read_labelled(const ClassifyOptions& o, const data::ReadOptions& columns) {
-  if (o.dataset_path.empty()) return {};
-  return data::read_splits({o.dataset_path, o.dataset_config}, columns,
-                           {.validation_fraction = o.validation_split,
-                            .seed = static_cast<std::uint64_t>(o.training.seed),
-                            .validation_file = o.validation_file});
-}
-
 /// Says in the notes how many texts were cut.
 class Texts {
  public:
@@ -266,7 +258,10 @@ ClassData load_class_data(const ClassifyOptions& o, const std::string& tokenizer
   ClassData d;
   auto columns = o.columns;
   columns.takes_lists = true;
-  auto splits = read_labelled(o, columns);
+  auto splits = read_labelled_rows({o.dataset_path, o.dataset_config}, columns,
+                                   {.validation_fraction = o.validation_split,
+                                    .seed = static_cast<std::uint64_t>(o.training.seed),
+                                    .validation_file = o.validation_file});
   d.notes = splits.notes;
   auto all = splits.train;  // the classes are those of all rows, however few are trained on
   all.insert(all.end(), splits.validation.begin(), splits.validation.end());

@@ -87,7 +87,7 @@ constexpr config::RefusedFlag kRefusedOfTheScript[] = {
 };
 
 void check(ClassifyOptions& o, config::Problems& problems) {
-  check_predict_flags(o.predict, o.dataset_path, o.training, problems);
+  check_predict_flags(o.predict, o.dataset_path, o.validation_file, o.training, problems);
   problems.require(o.max_length >= 3, "--max_length must leave room for a token and the special ones: at least 3",
                    "max_length");
   problems.require(!o.label_separator.empty(), "--label_separator must not be empty", "label_separator");

@@ -40,16 +40,29 @@ void add_predict_flags(config::OptionTable& table, PredictFlags& flags, const ch
       .only_with({predict});
 }
 
-void check_predict_flags(PredictFlags& flags, const std::string& dataset_path, train::TrainingArguments& training,
-                         config::Problems& problems) {
+void check_predict_flags(PredictFlags& flags, const std::string& dataset_path, const std::string& validation_file,
+                         train::TrainingArguments& training, config::Problems& problems) {
   const bool alone = flags.do_predict && !training.do_train;
-  problems.require(!dataset_path.empty() || (alone && !flags.test_file.empty()),
-                   "--dataset_path is required (to predict alone: --do_train false --do_predict --test_file FILE)",
-                   "dataset_path");
+  const bool predicts = alone && !flags.test_file.empty(), evaluates = !training.do_train && !validation_file.empty();
+  problems.require(
+      !dataset_path.empty() || predicts || evaluates,
+      "--dataset_path is required (without training, --do_train false, --validation_file FILE is enough to "
+      "evaluate, and --do_predict --test_file FILE to predict)",
+      "dataset_path");
   problems.require(flags.max_predict_samples >= 0, "--max_predict_samples must not be negative", "max_predict_samples");
   if (!alone) return;
   flags.do_eval = training.do_eval.value_or(true);
   training.do_eval = true;
+}
+
+data::PairSplits read_labelled_rows(const data::DatasetName& dataset, const data::ReadOptions& columns,
+                                    const data::SplitOptions& split) {
+  if (!dataset.name.empty()) return data::read_splits(dataset, columns, split);
+  data::PairSplits out;
+  if (split.validation_file.empty()) return out;
+  out.validation = data::read_split({.name = split.validation_file, .config = {}}, "train", columns);
+  out.notes.push_back(fmt::format("rows to evaluate: {} ({})", split.validation_file, out.validation.size()));
+  return out;
 }
 
 std::vector<data::TextPair> read_test_rows(const PredictFlags& flags, const data::DatasetName& dataset,

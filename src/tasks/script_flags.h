@@ -26,9 +26,14 @@ struct PredictFlags {
 /// what: the help of --do_predict.
 void add_predict_flags(config::OptionTable& table, PredictFlags& flags, const char* what, const char* group);
 
-/// Predicting alone needs no data set, and no evaluation. Before check_job().
-void check_predict_flags(PredictFlags& flags, const std::string& dataset_path, train::TrainingArguments& training,
-                         config::Problems& problems);
+/// Without training no data set is needed: rows to evaluate or to predict are enough, and predicting needs no
+/// evaluation. Before check_job().
+void check_predict_flags(PredictFlags& flags, const std::string& dataset_path, const std::string& validation_file,
+                         train::TrainingArguments& training, config::Problems& problems);
+
+/// Rows to train on and to evaluate; without a data set those of the validation file alone, if there is one.
+data::PairSplits read_labelled_rows(const data::DatasetName& dataset, const data::ReadOptions& columns,
+                                    const data::SplitOptions& split);
 
 /// notes: gets the file's name and its number of rows.
 std::vector<data::TextPair> read_test_rows(const PredictFlags& flags, const data::DatasetName& dataset,

@@ -36,13 +36,10 @@ std::int64_t most_label_tokens(const Seq2SeqOptions& o, const PairSet& set) {
 Seq2SeqData load_seq2seq_data(const Seq2SeqOptions& o, const std::string& tokenizer_path) {
   const data::DatasetName dataset{o.dataset_path, o.dataset_config};
   Seq2SeqData d;
-  data::PairSplits splits;
-  if (!o.dataset_path.empty()) {
-    splits = data::read_splits(dataset, o.columns,
-                               {.validation_fraction = o.validation_split,
-                                .seed = static_cast<std::uint64_t>(o.training.seed),
-                                .validation_file = o.validation_file});
-  }
+  auto splits = read_labelled_rows(dataset, o.columns,
+                                   {.validation_fraction = o.validation_split,
+                                    .seed = static_cast<std::uint64_t>(o.training.seed),
+                                    .validation_file = o.validation_file});
   d.notes = splits.notes;
   data::keep_first(splits.train, o.max_train_samples);
   data::keep_first(splits.validation, o.max_eval_samples);

@@ -97,7 +97,7 @@ void check_languages(Seq2SeqOptions& o, config::Problems& problems) {
 }
 
 void check(Seq2SeqOptions& o, config::Problems& problems) {
-  check_predict_flags(o.predict, o.dataset_path, o.training, problems);
+  check_predict_flags(o.predict, o.dataset_path, o.validation_file, o.training, problems);
   check_languages(o, problems);
   problems.require(o.max_length >= 2, "--max_length must leave room for a token and </s>: at least 2", "max_length");
   problems.require(!o.max_target_length || *o.max_target_length >= 1, "--max_target_length must be at least 1",

@@ -120,6 +120,16 @@ TEST_F(ClassifierAdapters, AreSentToClassifyByGenerate) {
   }
 }
 
+TEST_F(ClassifierAdapters, AValidationFileIsEnoughToEvaluate) {
+  merged("merged");
+  write_lines(in("known.jsonl"), {R"({"text": "a", "label": "good"})", R"({"text": "b", "label": "bad"})"});
+  const auto said = run({"--model", in("merged"), "--do_train", "false", "--validation_file", in("known.jsonl"),
+                         "--output_dir", in("evaluated"), "--print_model", "false"});
+  EXPECT_SAYS(said, "rows to evaluate: " + in("known.jsonl") + " (2)");
+  EXPECT_SAYS(said, "eval_loss");
+  EXPECT_EQ(json::parse(read_file(in("evaluated/eval_results.json")))["eval_samples"], 2);
+}
+
 TEST_F(ClassifierAdapters, ABaseThatIsNoClassifierIsAskedForItsClasses) {
   std::ostringstream out, err;
   try {
