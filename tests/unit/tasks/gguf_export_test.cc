@@ -614,7 +614,8 @@ TEST_F(GgufExports, ABodyAloneIsExportedWithoutAHead) {
 TEST_F(GgufExports, ABodyWhoseHeadIsMissingIsWrittenWithoutIt) {
   const auto names = [](const std::string& file) {
     Words all;
-    for (const auto& info : io::open_gguf(file)->tensors()) all.push_back(info.name);
+    const auto weights = io::open_gguf(file);
+    for (const auto& info : weights->tensors()) all.push_back(info.name);
     return all;
   };
   const std::string model = make("llama");
