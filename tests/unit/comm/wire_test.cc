@@ -1,12 +1,17 @@
 #include "comm/hosts/wire.h"
 
 #include <c10/util/Exception.h>
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 
+#include <set>
 #include <system_error>
 
 #include "comm/hosts/network.h"
+#include "comm/hosts/transport_gloo.h"
 #include "comm/shm/mapping.h"
 #include "support/lonely_host.h"
 #include "tessera/base/error.h"
@@ -45,6 +50,46 @@ TEST(Network, SaysWhyThereIsNoConnectionInOneLine) {
     const std::string text = error.what();
     EXPECT_NE(text.find("hosts' ranks (0): no way leads there. Hosts must"), std::string::npos) << text;
   }
+}
+
+/// Where gloo listens: a socket of this process that does, and that is not in `before`.
+Endpoint listener_beside(const std::set<int>& before) {
+  for (int fd = 0; fd < 1000; ++fd) {
+    int listens = 0;
+    socklen_t size = sizeof(listens);
+    if (before.contains(fd) || ::getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) != 0 || listens == 0)
+      continue;
+    sockaddr_in address{};
+    size = sizeof(address);
+    ::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size);
+    return {"127.0.0.1", ntohs(address.sin_port)};
+  }
+  return {};
+}
+
+TEST(Gloo, TakesMoreStrangersThanTheProcessMayOpenFilesAtFirst) {
+  constexpr rlim_t kFew = 200;
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  if (before.rlim_max < 1000) GTEST_SKIP() << "ulimit -Hn allows no more";
+  std::set<int> known;
+  for (int fd = 0; fd < 1000; ++fd)
+    if (::fcntl(fd, F_GETFD) >= 0) known.insert(fd);
+  const rlimit few{kFew, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+  const auto transport = make_gloo_engine()->connect({.host = 0,
+                                                      .controls = {nullptr},
+                                                      .ranks = {0},
+                                                      .name = "world",
+                                                      .key = "key",
+                                                      .address = "127.0.0.1",
+                                                      .timeout = std::chrono::seconds(20)});
+  const Endpoint place = listener_beside(known);
+  std::vector<Descriptor> strangers;
+  for (rlim_t i = 0; i < kFew; ++i)
+    strangers.push_back(connect_before(place, std::chrono::steady_clock::now() + std::chrono::seconds(20)));
+  EXPECT_EQ(strangers.size(), kFew);
+  ::setrlimit(RLIMIT_NOFILE, &before);
 }
 
 }  // namespace
