@@ -12,7 +12,8 @@ struct TemporaryFile {
 };
 
 /// Makes `path`.tmp.PID.N, which is held (flock) until the descriptor is closed: rename it before. Removes those of
-/// `path` that nobody holds any more, whose writers were killed.
+/// `path` that nobody holds any more, whose writers were killed. SIGINT, SIGTERM and SIGHUP, where they would end the
+/// process, remove the last 64 files first: the first call installs that.
 TemporaryFile open_temporary(const std::string& path);
 
 }  // namespace tessera

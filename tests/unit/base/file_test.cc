@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 
@@ -48,6 +51,24 @@ TEST_F(File, WhatAKilledWriterLeftGoesAtTheNextWrite) {
   EXPECT_TRUE(fs::exists(held.name)) << "its writer lives";
   EXPECT_EQ(read_file(path("a")), "whole");
   EXPECT_EQ(files(), 3u);
+}
+
+TEST_F(File, ASignalThatEndsTheWriterTakesItsHalfFileAway) {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    const pid_t writer = ::fork();
+    if (writer == 0) {
+      ::signal(signal, SIG_DFL);
+      write_file_atomically(path("a"), "whole");
+      const TemporaryFile half = open_temporary(path("b"));
+      ::raise(signal);
+      ::_exit(1);
+    }
+    int status = 0;
+    ASSERT_EQ(::waitpid(writer, &status, 0), writer);
+    EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == signal);
+    EXPECT_EQ(read_file(path("a")), "whole");
+    EXPECT_EQ(files(), 1u) << signal;
+  }
 }
 
 TEST_F(File, ATextNamesTheFirstByteThatIsNotUtf8) {
