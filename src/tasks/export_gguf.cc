@@ -192,7 +192,7 @@ std::string write_gguf(const GgufRequest& r) {
     models::check_sizes(r.model_folder, *weights);
     planned.note += "'" + r.model_folder +
                     "' has no head, and readers take the token table in its place: the file is for " +
-                    "embeddings (llama.cpp: --embedding), not for text\n";
+                    "embeddings (llama-embedding), not for text\n";
   } else {
     models::check_weights(*model, *weights);
   }
