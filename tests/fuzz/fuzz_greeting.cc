@@ -15,7 +15,7 @@ const std::string kKey = "the session's key";
 
 void read_signed_card(std::string_view words) {
   const std::string body(words), place = "place";
-  const std::string mac = comm::to_hex(comm::hmac_sha256(kKey, fmt::format("card\n{}\n{}", place, body)));
+  const std::string mac = to_hex(hmac_sha256(kKey, fmt::format("card\n{}\n{}", place, body)));
   const auto card = comm::read_card(body + mac, kKey, place);
   if (comm::read_card(body + mac, "another secret", place)) __builtin_trap();
   if (!card) return;
@@ -25,14 +25,14 @@ void read_signed_card(std::string_view words) {
 
 void call(std::string_view words) {
   auto connection = fuzz::connection_that_said(words);
-  comm::Greeting greeting(std::move(connection.ours), 0, fuzz::soon());
-  if (greeting.receive(kKey) != comm::Greeting::State::kRefused) __builtin_trap();
+  Greeting greeting(std::move(connection.ours), 0, fuzz::soon());
+  if (greeting.receive(kKey) != Greeting::State::kRefused) __builtin_trap();
 }
 
 void listen(std::string_view words) {
   const auto connection = fuzz::connection_that_said(words);
   try {
-    comm::introduce(connection.ours, {42, 1, 0}, kKey, fuzz::soon());
+    introduce(connection.ours, {42, 1, 0}, kKey, fuzz::soon());
     __builtin_trap();
   } catch (const std::system_error&) {
   }
