@@ -45,7 +45,9 @@ struct DatasetOptions {
   std::string called() const { return mixture.parts.empty() ? "'" + dataset_name + "'" : mixture.flag; }
   /// How a second split comes to be, for messages.
   std::string remedy() const {
-    return mixture.parts.empty() ? "(--splits '" + splits + "')" : "(test_split_size holds rows out)";
+    if (!mixture.parts.empty()) return "(test_split_size holds rows out): add one";
+    return "(--splits '" + splits + "'): add one, hold rows out (--datasets '[{\"path\": \"" + dataset_name +
+           "\"}]' --test_split_size 0.1 in place of --dataset_name)";
   }
 };
 

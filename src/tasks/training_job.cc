@@ -369,12 +369,7 @@ void TrainingJob::require_rows_to_evaluate(std::int64_t rows, const std::string&
 }
 
 void TrainingJob::require_second_split(bool there, const data::DatasetOptions& dataset) {
-  const std::string held_out = dataset.mixture.parts.empty()
-                                   ? ", hold rows out (--datasets '[{\"path\": \"" + dataset.dataset_name +
-                                         "\"}]' --test_split_size 0.1 in place of --dataset_name)"
-                                   : "";
-  require_rows_to_evaluate(there,
-                           dataset.called() + " has no second split " + dataset.remedy() + ": add one" + held_out);
+  require_rows_to_evaluate(there, dataset.called() + " has no second split " + dataset.remedy());
 }
 
 void TrainingJob::save_result() {

@@ -141,11 +141,13 @@ TEST_F(DeviceMemory, HoldsGradientsOfEarlierForwards) {
   EXPECT_GT(part_of(host_plan_for(request, tensors), name), 0) << "where slices leave room for them";
 }
 
-TEST_F(DeviceMemory, OfAHeadWithABiasAllLogitsAreThere) {
+TEST_F(DeviceMemory, OfAHeadThatNeedsThemAllLogitsAreThere) {
   const auto request = gpu_job(8, 16);
   auto tensors = llama(k1B);
   const auto in_parts = part_of(device_plan_for(request, tensors), "logits and their gradient");
   tensors.push_back({"lm_head.bias", {128256}, "BF16"});
+  EXPECT_EQ(part_of(device_plan_for(request, tensors), "logits and their gradient"), in_parts);
+  tensors.back().needs_whole_logits = true;
   const auto plan = device_plan_for(request, tensors);
   EXPECT_EQ(plan.phase, std::string("forward"));
   EXPECT_EQ(part_of(plan, "logits and their gradient"), 8 * 2048 * (12.0 * 128256 + 2 * 4 * 2048));
