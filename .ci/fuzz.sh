@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Runs the libFuzzer targets of tests/fuzz from their committed seeds (tests/fuzz/seeds/<target without fuzz_>) with the words of
-# their language, where it has any (tests/fuzz/dictionaries), one for each core at a time. Without arguments, as in .ci/run: the same inputs each time, so that a change is refused for what it changed:
-# 20,000 a target, or what it reaches in 10 s. With SECONDS: other inputs each time, the time shared equally; new ones stay in
-# build/fuzz/corpus. Names behind it choose targets: .ci/fuzz.sh 600 fuzz_regex fuzz_wire.
+# their language, where it has any (tests/fuzz/dictionaries), one for each core at a time. Without arguments, as in .ci/run: the
+# same inputs each time, so that a change is refused for what it changed: 20,000 a target, or what it reaches in 10 s. With
+# SECONDS: other inputs each time, the time shared equally; new ones stay in build/fuzz/corpus. Names behind it choose targets:
+# .ci/fuzz.sh 600 fuzz_regex fuzz_wire.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/lib.sh

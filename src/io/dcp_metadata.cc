@@ -17,7 +17,7 @@ namespace {
 constexpr std::size_t kMaxDcpDims = 64, kMaxFileName = 255;
 // A pickle can use what it remembers again and again, so what is made of it has limits of its own.
 constexpr std::size_t kMaxAttributes = 64, kMaxChunks = 10'000'000, kMaxNameBytes = std::size_t{1} << 30,
-                      kMaxComparisons = 100'000'000;
+                      kMaxComparisons = 1'000'000'000;
 
 /// Typed access to the values of the pickle; every mistake is a DataError.
 class MetadataReader {

@@ -16,6 +16,8 @@ namespace {
 class Machine {
  public:
   Machine(std::string_view bytes, const std::string& file, PickleNames names) : bytes_(bytes) {
+    constexpr std::size_t kAlways = std::size_t{1} << 25;
+    arena_.allowed = kAlways + bytes.size();
     arena_.file = file;
     arena_.names = names;
     none_ = arena_.add({});

@@ -175,9 +175,8 @@ ValueId ordered_dict(PickleArena& arena, const PickleValue& arguments) {
 }  // namespace
 
 void PickleArena::spend(std::size_t values) {
-  constexpr std::size_t kMost = std::size_t{1} << 25;
   cost += values;
-  if (cost > kMost) fail(fmt::format("its pickle makes more than {} values", kMost));
+  if (cost > allowed) fail(fmt::format("its pickle makes more than {} values", allowed));
 }
 
 ValueId PickleArena::add(PickleValue value) {

@@ -64,7 +64,7 @@ struct PickleArena {
   std::deque<PickleValue> values;
   std::deque<PickledTensor> tensors;
   std::string file;
-  std::size_t cost = 0;
+  std::size_t cost = 0, allowed = 0;  // values; those of the file's own bytes are always allowed
 
   ValueId add(PickleValue value);
   /// Memory for so many values; fails where all together is too much. A pickle of some kilobytes can ask for terabytes:

@@ -161,7 +161,7 @@ TEST(Pickle, WhatIsRememberedCannotBeUsedForMoreThanMemoryHolds) {
   for (int i = 0; i < 20'000; ++i) list += "h\1";
   for (int i = 0; i < 2'000; ++i) copies += std::string("h\2h\0\x85R0", 7);
   EXPECT_NE(
-      message([&] { read_state_dict_pickle(list + "e" + copies + ".", "f"); }).find("makes more than 33554432 values"),
+      message([&] { read_state_dict_pickle(list + "e" + copies + ".", "f"); }).find("its pickle makes more than 33"),
       std::string::npos);
   std::string sizes = "(";
   for (int i = 0; i < 65; ++i) sizes += "K\1";
