@@ -11,7 +11,11 @@
 #include "base/rank_record.h"
 #include "base/rounded.h"
 #include "checkpoint/checkpoint_folder.h"
+#include "families/classifier.h"
+#include "families/config_reader.h"
+#include "families/families.h"
 #include "hub/model_folder.h"
+#include "models/gguf_model.h"
 #include "peft/adapter_config.h"
 #include "tasks/eva_start.h"
 #include "tasks/fsdp_options.h"
@@ -53,6 +57,28 @@ const KindWords& words_of(models::ModelKind kind) {
   for (const auto& words : kKinds)
     if (words.kind == kind) return words;
   throw Error("a kind of model without a name");
+}
+
+[[noreturn]] void refuse_kind(const std::string& folder, const std::string& model_type, models::ModelKind kind,
+                              models::ModelKind wanted) {
+  const auto& found = words_of(kind);
+  throw ConfigError(
+      fmt::format("'{}' holds a {}, which is {}, not {}{}", folder, model_type, found.what, words_of(wanted).what,
+                  found.trained_by ? fmt::format("; {} trains such", found.trained_by) : ""),
+      "model_name_or_path");
+}
+
+/// What config.json says; a classifier can be made of any model but T5.
+void check_described_kind(const std::string& folder, models::ModelKind wanted) {
+  const auto json = models::read_model_config(folder);
+  const families::ConfigReader in(json, folder + "/config.json");
+  const auto described = families::parse_config(json, folder + "/config.json");
+  const auto kind = std::holds_alternative<families::T5Config>(described) ? models::ModelKind::kSeq2Seq
+                    : families::is_classifier(in)                         ? models::ModelKind::kSequenceClassification
+                    : std::holds_alternative<families::BertConfig>(described) ? models::ModelKind::kMaskedLm
+                                                                              : models::ModelKind::kCausal;
+  const bool can_be = wanted == models::ModelKind::kSequenceClassification && kind != models::ModelKind::kSeq2Seq;
+  if (kind != wanted && !can_be) refuse_kind(folder, in.get<std::string>("model_type", ""), kind, wanted);
 }
 
 }  // namespace
@@ -126,6 +152,7 @@ TrainingJob::TrainingJob(const JobOptions& options, models::ModelKind kind, std:
 bool TrainingJob::run() {
   manual_seed(static_cast<std::uint64_t>(arguments_.seed));  // draws differ by row, not by rank
   require_same_snapshot({folder_, adapter_folder_}, *group_);
+  check_described_kind(folder_, kind_);  // before rows are read
   load_data();
   require_same_data(prepared(), {arguments_.seed, arguments_.data_seed.value_or(arguments_.seed)}, *tokenizer_,
                     *group_);
@@ -184,12 +211,7 @@ void TrainingJob::assemble_model() {
 }
 
 void TrainingJob::check_kind() const {
-  if (model_.config.kind == kind_) return;
-  const auto& found = words_of(model_.config.kind);
-  throw ConfigError(
-      fmt::format("'{}' holds a {}, which is {}, not {}{}", folder_, model_.config.model_type, found.what,
-                  words_of(kind_).what, found.trained_by ? fmt::format("; {} trains such", found.trained_by) : ""),
-      "model_name_or_path");
+  if (model_.config.kind != kind_) refuse_kind(folder_, model_.config.model_type, model_.config.kind, kind_);
 }
 
 peft::Values TrainingJob::begin_with_rows(AssembleOptions& options) {

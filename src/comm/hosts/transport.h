@@ -25,8 +25,8 @@ class Transport {
   /// tag: 0 or 1.
   virtual std::unique_ptr<Message> send(int host, const std::byte* data, std::int64_t bytes, int tag) = 0;
   virtual std::unique_ptr<Message> receive(int host, std::byte* data, std::int64_t bytes, int tag) = 0;
-  /// True when it is done. False when interrupted: it is still on its way then. A std::exception where the connection
-  /// with its host has broken, and from send() and receive() too.
+  /// True when it is done, though its host may have gone since. False when interrupted: ask again. A std::exception
+  /// where the connection with its host has broken before, and from send() and receive() too.
   virtual bool wait(Message& message) = 0;
   /// From any thread: a wait() that is going on returns.
   virtual void interrupt() = 0;

@@ -97,17 +97,13 @@ class GlooTransport : public Transport {
 
   bool wait(Message& message) override {
     auto& [host, work] = static_cast<GlooMessage&>(message);
-    set_waiting(work.get());
-    bool done = false;
+    if (waited(*work)) return true;
     try {
-      done = work->wait(kForEver);
-    } catch (...) {
-      set_waiting(nullptr);
-      throw;
+      check(host);
+    } catch (const std::exception&) {
+      return waited(*work);  // it may have ended before the connection did; if not, this throws, too
     }
-    set_waiting(nullptr);
-    if (!done) check(host);
-    return done;
+    return false;
   }
 
   void interrupt() override {
@@ -126,6 +122,20 @@ class GlooTransport : public Transport {
     const WithoutBrokenPipes quiet;
     auto tensors = wrap(data, bytes);
     return group_->recv(tensors, host, tag);
+  }
+
+  /// False when interrupted, perhaps though it is done.
+  bool waited(c10d::Work& work) {
+    set_waiting(&work);
+    bool done = false;
+    try {
+      done = work.wait(kForEver);
+    } catch (...) {
+      set_waiting(nullptr);
+      throw;
+    }
+    set_waiting(nullptr);
+    return done;
   }
 
   void set_waiting(c10d::Work* work) {

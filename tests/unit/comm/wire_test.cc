@@ -7,8 +7,10 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 
+#include <atomic>
 #include <set>
 #include <system_error>
+#include <thread>
 
 #include "comm/hosts/network.h"
 #include "comm/hosts/transport_gloo.h"
@@ -65,6 +67,54 @@ Endpoint listener_beside(const std::set<int>& before) {
     return {"127.0.0.1", ntohs(address.sin_port)};
   }
   return {};
+}
+
+/// A transport of two hosts of this process, by one end of a connection between them.
+std::unique_ptr<Transport> join_two(Engine& engine, int host, const Descriptor& control) {
+  LanePlaces lane{.host = host,
+                  .controls = {nullptr, nullptr},
+                  .ranks = {0, 1},
+                  .name = "world",
+                  .key = "key",
+                  .address = "127.0.0.1",
+                  .timeout = std::chrono::seconds(20)};
+  lane.controls[static_cast<std::size_t>(1 - host)] = &control;
+  return engine.connect(lane);
+}
+
+// The end of a rank's control connection interrupts those that wait for its last message, while that arrives.
+TEST(Gloo, TheLastMessageOfOneThatLeavesIsDone) {
+  const auto here = make_gloo_engine(), there = make_gloo_engine();
+  for (int round = 0; round < 20; ++round) {
+    int ends[2];
+    ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+    const Descriptor controls[] = {Descriptor(ends[0]), Descriptor(ends[1])};
+    const std::byte sent{7};
+    std::thread leaver([&] {
+      const auto transport = join_two(*there, 1, controls[1]);
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      const auto message = transport->send(0, &sent, 1, 0);
+      while (!transport->wait(*message)) continue;
+    });
+    const auto transport = join_two(*here, 0, controls[0]);
+    std::atomic<bool> over = false;
+    std::thread interrupter([&] {
+      while (!over) transport->interrupt();
+    });
+    std::byte received{};
+    std::string failure;
+    try {
+      const auto message = transport->receive(1, &received, 1, 0);
+      while (!transport->wait(*message)) continue;
+    } catch (const std::exception& error) {
+      failure = error.what();
+    }
+    over = true;
+    interrupter.join();
+    leaver.join();
+    ASSERT_EQ(failure, "") << "round " << round;
+    EXPECT_EQ(received, sent);
+  }
 }
 
 TEST(Gloo, TakesMoreStrangersThanTheProcessMayOpenFilesAtFirst) {
