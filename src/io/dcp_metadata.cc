@@ -17,7 +17,7 @@ namespace {
 constexpr std::size_t kMaxDcpDims = 64, kMaxFileName = 255;
 // A pickle can use what it remembers again and again, so what is made of it has limits of its own.
 constexpr std::size_t kMaxAttributes = 64, kMaxChunks = 10'000'000, kMaxNameBytes = std::size_t{1} << 30,
-                      kMaxComparisons = 1'000'000'000;
+                      kMaxComparisons = 100'000'000, kComparisonsOfAPart = 512;
 
 /// Typed access to the values of the pickle; every mistake is a DataError.
 class MetadataReader {
@@ -168,7 +168,8 @@ class MetadataReader {
     std::sort(boxes.begin(), boxes.end(), [](const auto* a, const auto* b) { return a->offsets < b->offsets; });
     for (std::size_t i = 0; i < boxes.size(); ++i) {
       for (std::size_t j = i + 1; j < boxes.size() && meet(*boxes[i], *boxes[j], 1); ++j) {
-        if (++comparisons_ > kMaxComparisons) arena_.fail(fmt::format("'{}' has too many parts", tensor.name));
+        if (++comparisons_ > kMaxComparisons + kComparisonsOfAPart * chunks_)
+          arena_.fail(fmt::format("'{}' has too many parts", tensor.name));
         if (meet(*boxes[i], *boxes[j], tensor.shape.size()))
           arena_.fail(fmt::format("the parts of '{}' at [{}] and [{}] overlap; copy the folder again, or save it anew",
                                   tensor.name, fmt::join(boxes[i]->offsets, ", "), fmt::join(boxes[j]->offsets, ", ")));

@@ -142,6 +142,22 @@ TEST_F(ClassifierAdapters, ABaseThatIsNoClassifierIsAskedForItsClasses) {
   }
 }
 
+TEST(ClassifyBases, AnEncoderDecoderModelIsRefusedBeforeRowsAreRead) {
+  const test::TempFolder folder("t5_model");
+  write_lines(folder.path() + "/config.json",
+              {R"({"model_type": "t5", "architectures": ["T5ForConditionalGeneration"], "vocab_size": 300})"});
+  std::ostringstream out, err;
+  try {
+    (void)classify({"--model", folder.path(), "--dataset_name", folder.path() + "/no_rows.csv", "--output_dir",
+                    folder.path() + "/out"},
+                   out, err);
+    FAIL();
+  } catch (const ConfigError& e) {
+    EXPECT_SAYS(std::string(e.what()), "holds a t5, which is an encoder-decoder model, not a classifier");
+    EXPECT_SAYS(std::string(e.what()), "tessera seq2seq trains such");
+  }
+}
+
 TEST(ClassifyBases, ABertModelGetsAHead) {
   const test::TempFolder folder("bert_model");
   const auto in = [&](const std::string& name) { return folder.path() + "/" + name; };
