@@ -6,7 +6,7 @@
 
 Models are few layers of realistic width with random weights, so that the table takes minutes; 2 ranks of one thread, 2 rows of 256 tokens each.
 A token counts 6 operations for each weight of a linear layer and of the head; attention 12 a layer for each of its query's elements and visible
-keys; lookups, norms, activations, biases count none. The share is by the processor time of rank 0, so that other programs on the machine
+keys (DeBERTa: and for positions); lookups, norms, activations, biases count none. The share is by the processor time of rank 0, so that other programs on the machine
 disturb it less: what the step computes, of what products compute in the same time. Prints a Markdown table.
 """
 import argparse
@@ -129,9 +129,12 @@ def flops_of_a_rank(folder: Path, config: dict) -> float:
     half, whole = 0.5 * SEQ, SEQ  # visible keys: of causal attention, of one that sees all
     kind = config["architectures"][0]
     keys = layers * (whole + half + whole if "T5" in kind else whole if "MaskedLM" in kind else half)
-    # Queries with positions and keys with positions: two products more, each of half of what attention takes for a key.
-    keys += layers * len(config.get("pos_att_type", [])) * config.get("position_buckets", config.get("max_relative_positions", 0))
-    return BATCH * SEQ * (6 * linear_weights(folder, config) + 12 * queries * keys)
+    # DeBERTa's positions, for queries and for keys: they are multiplied by a weight, and tokens by them (half of what attention takes for a key).
+    span = config.get("position_buckets", config.get("max_relative_positions", 0))
+    tables = layers * len(config.get("pos_att_type", []))
+    keys += tables * span
+    of_positions = tables * 2 * span * 6 * HIDDEN * HIDDEN
+    return BATCH * SEQ * (6 * linear_weights(folder, config) + 12 * queries * keys) + of_positions
 
 
 def train(tessera: Path, folder: Path, work: Path, *flags: str) -> list:

@@ -101,7 +101,8 @@ class GlooTransport : public Transport {
     try {
       check(host);
     } catch (const std::exception&) {
-      return waited(*work);  // it may have ended before the connection did; if not, this throws, too
+      if (was_done(*work)) return true;
+      throw;
     }
     return false;
   }
@@ -136,6 +137,18 @@ class GlooTransport : public Transport {
     }
     set_waiting(nullptr);
     return done;
+  }
+
+  /// Of a message whose connection has broken: whether it was done before. Not every other hears of the break: one that
+  /// is posted meanwhile never does.
+  static bool was_done(c10d::Work& work) {
+    constexpr int kAsks = 2;  // the first may be answered by an interruption that came late
+    try {
+      for (int asked = 0; asked < kAsks; ++asked)
+        if (work.wait(std::chrono::milliseconds(1))) return true;
+    } catch (const std::exception&) {  // it was not, by then
+    }
+    return false;
   }
 
   void set_waiting(c10d::Work* work) {
