@@ -1,5 +1,6 @@
 #include "peft/config_keys.h"
 
+#include <cmath>
 #include <type_traits>
 
 #include "base/json_text.h"
@@ -42,8 +43,9 @@ json list_or_null(const auto& values) {
 
 // Whole numbers as integers, as Python prints what a user gave.
 json as_given(double value) {
-  return value == static_cast<double>(static_cast<std::int64_t>(value)) ? json(static_cast<std::int64_t>(value))
-                                                                        : json(value);
+  constexpr double kWhole = 0x1p53;  // beyond it every number is whole, and may be no integer
+  const bool is_integer = std::abs(value) <= kWhole && value == std::trunc(value);
+  return is_integer ? json(static_cast<std::int64_t>(value)) : json(value);
 }
 
 }  // namespace

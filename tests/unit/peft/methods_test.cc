@@ -405,5 +405,13 @@ TEST(PromptTuning, RefusesPackedRowsAndMerging) {
   EXPECT_THROW(merge_adapters(*llama.model, *llama.report.method), ConfigError);
 }
 
+TEST(AdapterConfig, WritesWholeNumbersAsIntegersAndLargeOnesAsTheyAre) {
+  for (const auto& [given, written] : {std::pair{"16", "16"}, {"16.5", "16.5"}, {"1e+308", "1e+308"}}) {
+    const auto method = read_peft_keys(
+        nlohmann::json::parse(std::string(R"({"peft_type": "LORA", "lora_alpha": )") + given + "}"), "the test");
+    EXPECT_EQ(nlohmann::json::parse(adapter_config_json(*method))["lora_alpha"].dump(), written);
+  }
+}
+
 }  // namespace
 }  // namespace tessera::peft
