@@ -22,15 +22,18 @@ TokenizedPairs tokenize(const std::vector<TextPair>& pairs, const text::Tokenize
   source.max_length = options.max_source_length;
   target.max_length = options.max_target_length;
   out.rows.reserve(pairs.size());
-  const auto encode = [&](const std::string& text, const text::EncodeOptions& limit, std::int64_t& cut) {
-    auto ids = tokenizer.encode(text, limit).ids;
-    const bool is_full = std::ssize(ids) == limit.max_length;
-    if (is_full && std::ssize(tokenizer.encode(text).ids) > limit.max_length) ++cut;
-    return ids;
-  };
   for (const auto& pair : pairs)
-    out.rows.push_back({encode(pair.source, source, out.cut_sources), encode(pair.target, target, out.cut_targets)});
+    out.rows.push_back({encode_and_count(tokenizer, pair.source, source, out.cut_sources),
+                        encode_and_count(tokenizer, pair.target, target, out.cut_targets)});
   return out;
+}
+
+std::vector<std::int32_t> encode_and_count(const text::Tokenizer& tokenizer, const std::string& text,
+                                           const text::EncodeOptions& limit, std::int64_t& cut) {
+  auto ids = tokenizer.encode(text, limit).ids;
+  const bool is_full = std::ssize(ids) == limit.max_length;
+  if (is_full && std::ssize(tokenizer.encode(text).ids) > limit.max_length) ++cut;
+  return ids;
 }
 
 void note_cut(const CutTexts& cut, std::vector<std::string>& notes) {

@@ -30,6 +30,10 @@ struct TokenizeOptions {
 TokenizedPairs tokenize(const std::vector<TextPair>& pairs, const text::Tokenizer& tokenizer,
                         const TokenizeOptions& options);
 
+/// The text's tokens, of which there may be so many; cut: one more where there were more.
+std::vector<std::int32_t> encode_and_count(const text::Tokenizer& tokenizer, const std::string& text,
+                                           const text::EncodeOptions& limit, std::int64_t& cut);
+
 struct CutTexts {
   std::int64_t count;
   const char* what;  // "text"

@@ -3,45 +3,19 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/index_copy.h>
 #include <ATen/ops/stack.h>
-#include <torch/csrc/autograd/autograd.h>
-#include <torch/csrc/autograd/custom_function.h>
 
 #include "models/build_parts.h"
 #include "models/decoder_layers.h"
 #include "nn/ops/causal_attention.h"
 #include "nn/ops/layer_norm.h"
+#include "nn/ops/remade.h"
 #include "tessera/nn/init.h"
 
 namespace tessera::models {
 
 namespace {
 
-/// Norms of heads, in float32, whose result each head scales by its own weight; x: T, heads in any number of
-/// dimensions, D; weight: heads, D. Keeps x alone, and makes what lies between again in backward.
-struct ScaledNormOfHeads : torch::autograd::Function<ScaledNormOfHeads> {
-  static at::Tensor compute(const at::Tensor& x, const at::Tensor& weight, double eps) {
-    auto sizes = x.sizes().vec();
-    sizes[0] = 1;
-    return (nn::layer_norm(x.to(at::kFloat), {}, {}, eps) * weight.view(sizes)).to(x.scalar_type());
-  }
-  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight,
-                            double eps) {
-    ctx->save_for_backward({x, weight});
-    ctx->saved_data["eps"] = eps;
-    return compute(x, weight, eps);
-  }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
-                                                 const torch::autograd::variable_list& gradients) {
-    const at::AutoGradMode with_gradients(true);
-    torch::autograd::variable_list inputs;
-    for (const auto& saved : ctx->get_saved_variables()) inputs.push_back(saved.detach().requires_grad_(true));
-    auto out = torch::autograd::grad({compute(inputs[0], inputs[1], ctx->saved_data["eps"].toDouble())}, inputs,
-                                     {gradients[0]});
-    return {out[0], out[1], at::Tensor()};
-  }
-};
-
-/// Norms without bias, one for each head (StableLM).
+/// Norms without bias, one for each head (StableLM): computed as one, whose result is scaled.
 class NormPerHead : public nn::Layer {
  public:
   NormPerHead(const families::DecoderConfig& c, const families::Blueprint& plan, at::ScalarType dtype)
@@ -55,7 +29,15 @@ class NormPerHead : public nn::Layer {
   std::string class_name() const override { return "StableLmLayerNormPerHead"; }
 
  protected:
-  at::Tensor forward_impl(at::Tensor x) override { return ScaledNormOfHeads::apply(x, at::stack(weights_), eps_); }
+  /// x: T, heads in any number of dimensions, D. In float32, which is not kept.
+  at::Tensor forward_impl(at::Tensor x) override {
+    return nn::remade(x, {at::stack(weights_)}, [eps = eps_](const at::Tensor& heads, const auto& weights) {
+      auto sizes = heads.sizes().vec();
+      sizes[0] = 1;
+      const auto normed = nn::layer_norm(heads.to(at::kFloat), {}, {}, eps);
+      return (normed * weights[0].view(sizes)).to(heads.scalar_type());
+    });
+  }
 
  private:
   double eps_;

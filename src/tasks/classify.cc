@@ -128,10 +128,7 @@ class ClassifyJob final : public TrainingJob {
   }
 
   std::vector<PreparedRows> prepared() const override {
-    auto prepared = prepared_rows(&data_.train, &data_.validation);
-    if (o_.predict.do_predict)
-      prepared.push_back({"predict", data_.test.size(), [this](std::int64_t i) { return data_.test.mark(i); }});
-    return prepared;
+    return prepared_rows(&data_.train, &data_.validation, o_.predict.do_predict ? &data_.test : nullptr);
   }
 
   void complete(AssembleOptions& options) const override {

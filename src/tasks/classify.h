@@ -13,22 +13,16 @@
 
 namespace tessera::tasks {
 
-struct ClassifyOptions : JobOptions {
+struct ClassifyOptions : JobOptions, RowFlags {
   ClassifyOptions();
 
-  std::string dataset_path, dataset_config;  // data::DatasetName
-  std::string validation_file;               // empty: the data set's, or rows that are held out
-  PredictFlags predict;
-  data::ReadOptions columns;
   std::string problem_type = "auto";  // regression, single_label_classification, multi_label_classification
   bool do_regression = false;         // the same as problem_type regression
   std::string label_separator = ",";  // between the labels of a text that has several
   std::int64_t max_length = 128;      // tokens of a text, special ones included
   bool pad_to_max_length = false;
-  double validation_split = 0.1;
-  std::int64_t max_train_samples = 0, max_eval_samples = 0;  // only the first rows; 0: all
-  bool ignore_mismatched_sizes = false;                      // a head for another number of labels begins anew
-  std::string pad_token;                                     // empty: the tokenizer's, or eos
+  bool ignore_mismatched_sizes = false;  // a head for another number of labels begins anew
+  std::string pad_token;                 // empty: the tokenizer's, or eos
 };
 
 /// The flags, bound to `options`, whose values are the defaults.

@@ -229,9 +229,7 @@ class Texts {
 
   void tokenize(const std::vector<TextPair>& rows, ClassRows& to) {
     for (const auto& row : rows) {
-      auto ids = data_.tokenizer->encode(row.source, cut_at_).ids;
-      const bool is_full = std::ssize(ids) == cut_at_.max_length;
-      if (is_full && std::ssize(data_.tokenizer->encode(row.source).ids) > cut_at_.max_length) ++cut_;
+      auto ids = data::encode_and_count(*data_.tokenizer, row.source, cut_at_, cut_);
       if (ids.empty()) ids.push_back(static_cast<std::int32_t>(data_.tokenizer->pad_id()));
       to.ids.push_back(std::move(ids));
     }
@@ -258,10 +256,7 @@ ClassData load_class_data(const ClassifyOptions& o, const std::string& tokenizer
   ClassData d;
   auto columns = o.columns;
   columns.takes_lists = true;
-  auto splits = read_labelled_rows({o.dataset_path, o.dataset_config}, columns,
-                                   {.validation_fraction = o.validation_split,
-                                    .seed = static_cast<std::uint64_t>(o.training.seed),
-                                    .validation_file = o.validation_file});
+  auto splits = read_labelled_rows(o, columns, o.training.seed);
   d.notes = splits.notes;
   auto all = splits.train;  // the classes are those of all rows, however few are trained on
   all.insert(all.end(), splits.validation.begin(), splits.validation.end());
@@ -287,7 +282,7 @@ ClassData load_class_data(const ClassifyOptions& o, const std::string& tokenizer
   }
   if (o.predict.do_predict) {
     columns.without_labels = true;
-    const auto rows = read_test_rows(o.predict, {o.dataset_path, o.dataset_config}, columns, d.notes);
+    const auto rows = read_test_rows(o, columns, d.notes);
     texts.tokenize(rows, d.test);
     d.test.labels = at::zeros({d.test.size()}, at::kLong);
   }

@@ -26,27 +26,14 @@ void add_model(config::OptionTable& table, ClassifyOptions& o) {
 
 void add_data(config::OptionTable& table, ClassifyOptions& o) {
   const char* group = "Data";
-  table.add(&o.dataset_path, {"--dataset_path", "--dataset_name", "--train_file"},
-            "file, folder or name on the Hub: JSONL, JSON, CSV, Parquet, or sentence@label lines (required, but to "
-            "predict alone)",
-            group);
-  table.add(&o.validation_file, {"--validation_file"},
-            "file of rows to evaluate on; empty: the data set's, or --validation_split of its rows", group);
-  add_predict_flags(
-      table, o.predict,
-      "write what the model says of the test rows, whose labels are not read: predict_results.txt in output_dir",
+  add_row_flags(
+      table, o,
+      "write what the model says of the test rows, whose labels are not read: predict_results.txt in output_dir", {},
       group);
-  table.add(&o.dataset_config, {"--dataset_config", "--dataset_config_name"},
-            "one of several configurations of the data set: as its card names it, or a folder", group);
   table.add(&o.columns.text_column, {"--text_column", "--text_column_name", "--text_column_names"},
             "column of the text; empty: the first usual name", group);
   table.add(&o.columns.label_column, {"--label_column", "--label_column_name"},
             "column of the label; empty: the first usual name", group);
-  table.add(&o.columns.label_names, {"--label_names"}, "names of integer labels 0, 1, ...", group);
-  using data::FileEncoding;
-  table.add_enum(&o.columns.encoding,
-                 {{"auto", FileEncoding::kAuto}, {"utf-8", FileEncoding::kUtf8}, {"iso-8859-1", FileEncoding::kLatin1}},
-                 {"--encoding"}, "of text files; auto: UTF-8, or ISO-8859-1 for a .txt file that is not UTF-8", group);
   table
       .add(&o.problem_type, {"--problem_type"},
            "what a label is; auto: as config.json says, else by the labels (lists: several classes; numbers that are "
@@ -61,10 +48,6 @@ void add_data(config::OptionTable& table, ClassifyOptions& o) {
             group);
   table.add(&o.pad_to_max_length, {"--pad_to_max_length"},
             "pad every batch to max_length; false: to its longest row (the same losses, less work)", group);
-  table.add(&o.validation_split, {"--validation_split", "--validation_split_percentage"},
-            "part of the rows held out (a fraction, or percent from 1 up) when the data has no validation file", group);
-  table.add(&o.max_train_samples, {"--max_train_samples"}, "use only so many training rows; 0: all", group);
-  table.add(&o.max_eval_samples, {"--max_eval_samples"}, "use only so many rows of evaluation; 0: all", group);
 }
 
 using config::Unused;
@@ -87,18 +70,13 @@ constexpr config::RefusedFlag kRefusedOfTheScript[] = {
 };
 
 void check(ClassifyOptions& o, config::Problems& problems) {
-  check_predict_flags(o.predict, o.dataset_path, o.validation_file, o.training, problems);
+  check_row_flags(o, o.training, problems);
   problems.require(o.max_length >= 3, "--max_length must leave room for a token and the special ones: at least 3",
                    "max_length");
   problems.require(!o.label_separator.empty(), "--label_separator must not be empty", "label_separator");
   problems.require(!o.do_regression || o.problem_type == "auto" || o.problem_type == "regression",
                    "--do_regression and --problem_type " + o.problem_type + " exclude each other", "problem_type");
   if (o.do_regression) o.problem_type = "regression";
-  if (o.validation_split >= 1) o.validation_split /= 100;  // the Trainer's scripts give percent
-  problems.require(o.validation_split >= 0 && o.validation_split < 1,
-                   "--validation_split must be in [0, 1), or a percentage below 100", "validation_split");
-  problems.require(o.max_train_samples >= 0 && o.max_eval_samples >= 0,
-                   "--max_train_samples and --max_eval_samples must not be negative", "max_train_samples");
   problems.require(o.training.token_loss.is_plain(),
                    "--loss_type and --label_smoothing_factor are losses of language models; leave them out",
                    "loss_type");

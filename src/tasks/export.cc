@@ -120,7 +120,7 @@ std::string export_model(const ExportOptions& o, const checkpoint::OpenedState& 
   if (adapter.empty()) {
     const auto packed = models::packed_in_folder(state.source, folder);
     const auto model = models::build_model(folder, nullptr);
-    if (!packed && is_body_alone(folder, *model, *state.source))
+    if (!packed && is_body_alone(folder, model, state.source))
       return group->rank() > 0 ? "" : export_body(o, state, folder);
     const auto missing = models::missing_weights(*model, packed ? *packed : *state.source);
     if (!missing.empty())

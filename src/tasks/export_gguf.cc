@@ -188,7 +188,7 @@ std::string write_gguf(const GgufRequest& r) {
   auto planned = models::plan_gguf(config, json, *weights, r.form);
   if (std::holds_alternative<families::BertConfig>(config)) {
     check_weights(*model, subject.family, r.model_folder, *weights);
-  } else if (is_body_alone(r.model_folder, *model, *weights)) {  // as convert_hf_to_gguf.py
+  } else if (is_body_alone(r.model_folder, model, weights)) {  // as convert_hf_to_gguf.py
     models::check_sizes(r.model_folder, *weights);
     planned.note += "'" + r.model_folder +
                     "' has no head, and readers take the token table in its place: the file is for " +

@@ -23,10 +23,12 @@
 
 namespace tessera::tasks {
 
-bool is_body_alone(const std::string& model_folder, const models::Model& model, const io::TensorSource& weights) {
+bool is_body_alone(const std::string& model_folder, const std::shared_ptr<const models::Model>& model,
+                   const std::shared_ptr<const io::TensorSource>& weights) {
   const auto json = models::read_model_config(model_folder);
-  return families::is_body_alone(families::ConfigReader(json, model_folder + "/config.json")) &&
-         models::lacks_head_alone(model, weights);
+  if (!families::is_body_alone(families::ConfigReader(json, model_folder + "/config.json"))) return false;
+  return models::lacks_head_alone(model ? *model : *models::build_model(model_folder, nullptr),
+                                  weights ? *weights : *models::open_model_weights(model_folder));
 }
 
 std::string write_model(const WriteModelOptions& o, const std::shared_ptr<comm::Communicator>& group) {
@@ -38,8 +40,7 @@ std::string write_model(const WriteModelOptions& o, const std::shared_ptr<comm::
   if (!dtype)
     dtype =
         io::safetensors_dtype(families::stored_dtype(families::ConfigReader(json, o.model_folder + "/config.json")));
-  const bool is_body = is_body_alone(o.model_folder, *models::build_model(o.model_folder, nullptr),
-                                     o.source ? *o.source : *models::open_model_weights(o.model_folder));
+  const bool is_body = is_body_alone(o.model_folder, nullptr, o.source);
   Assembled a = assemble({.model_folder = o.model_folder,
                           .adapter_folder = o.adapter_folder,
                           .pack_dense = false,

@@ -27,8 +27,9 @@ struct WriteModelOptions {
 std::string write_model(const WriteModelOptions& options, const std::shared_ptr<comm::Communicator>& group);
 
 /// Whether the folder is that of a model's body without a head (BertModel, LlamaModel), and the weights lack the head
-/// alone.
-bool is_body_alone(const std::string& model_folder, const models::Model& model, const io::TensorSource& weights);
+/// alone. Null: the folder's own, which are opened where its class is that of a body.
+bool is_body_alone(const std::string& model_folder, const std::shared_ptr<const models::Model>& model,
+                   const std::shared_ptr<const io::TensorSource>& weights);
 
 int merge(const std::vector<std::string>& args, std::ostream& out, std::ostream& err);
 

@@ -13,17 +13,21 @@ namespace tessera::tasks {
 
 /// The rows of a split, as they will be trained or evaluated on.
 struct PreparedRows {
-  std::string use;  // "train", "evaluate"
+  std::string use;  // "train", "evaluate", "predict"
   std::int64_t count = 0;
   std::function<data::RowMark(std::int64_t row)> mark;
 };
 
 /// Of a SftDataset and its like, which outlives this; none where it is null.
 template <class Rows>
-std::vector<PreparedRows> prepared_rows(const Rows* train, const Rows* eval) {
+std::vector<PreparedRows> prepared_rows(const Rows* train, const Rows* eval, const Rows* predict = nullptr) {
   std::vector<PreparedRows> out;
-  for (const auto& [use, rows] : {std::pair{"train", train}, std::pair{"evaluate", eval}})
-    out.push_back({use, rows ? rows->size() : 0, [rows = rows](std::int64_t i) { return rows->mark(i); }});
+  const auto add = [&](const char* use, const Rows* rows) {
+    out.push_back({use, rows ? rows->size() : 0, [rows](std::int64_t i) { return rows->mark(i); }});
+  };
+  add("train", train);
+  add("evaluate", eval);
+  if (predict) add("predict", predict);
   return out;
 }
 

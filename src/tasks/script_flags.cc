@@ -21,13 +21,6 @@ constexpr config::RefusedFlag kRefusedOfScripts[] = {
     {"--model_revision", Unused::kText, "name it with the model: --model_name_or_path ORG/NAME@REVISION", "main"},
 };
 
-}  // namespace
-
-void add_script_flags(config::OptionTable& table) {
-  for (const auto& flag : kIdleOfScripts) table.add_without_effect(flag);
-  for (const auto& flag : kRefusedOfScripts) table.add_refused(flag);
-}
-
 void add_predict_flags(config::OptionTable& table, PredictFlags& flags, const char* what, const char* group) {
   table.add(&flags.do_predict, {"--do_predict"}, what, group);
   const config::Need predict{"--do_predict", {"true"}};
@@ -40,37 +33,81 @@ void add_predict_flags(config::OptionTable& table, PredictFlags& flags, const ch
       .only_with({predict});
 }
 
-void check_predict_flags(PredictFlags& flags, const std::string& dataset_path, const std::string& validation_file,
-                         train::TrainingArguments& training, config::Problems& problems) {
-  const bool alone = flags.do_predict && !training.do_train;
-  const bool predicts = alone && !flags.test_file.empty(), evaluates = !training.do_train && !validation_file.empty();
+}  // namespace
+
+void add_script_flags(config::OptionTable& table) {
+  for (const auto& flag : kIdleOfScripts) table.add_without_effect(flag);
+  for (const auto& flag : kRefusedOfScripts) table.add_refused(flag);
+}
+
+void add_row_flags(config::OptionTable& table, RowFlags& flags, const char* what_predict,
+                   const std::vector<config::Need>& evaluated, const char* group) {
+  table.add(
+      &flags.dataset_path, {"--dataset_path", "--dataset_name", "--train_file"},
+      "file, folder or name on the Hub: JSONL, JSON, CSV, Parquet, or sentence@label lines (FinancialPhraseBank); "
+      "required to train",
+      group);
+  table.add(&flags.validation_file, {"--validation_file"},
+            "file of rows to evaluate on; empty: the data set's, or --validation_split of its rows", group);
+  add_predict_flags(table, flags.predict, what_predict, group);
+  table.add(&flags.dataset_config, {"--dataset_config", "--dataset_config_name"},
+            "one of several configurations of the data set: as its card names it, or a folder", group);
+  table.add(&flags.columns.label_names, {"--label_names"}, "names of integer labels 0, 1, ...", group);
+  using data::FileEncoding;
+  table.add_enum(&flags.columns.encoding,
+                 {{"auto", FileEncoding::kAuto}, {"utf-8", FileEncoding::kUtf8}, {"iso-8859-1", FileEncoding::kLatin1}},
+                 {"--encoding"}, "of text files; auto: UTF-8, or ISO-8859-1 for a .txt file that is not UTF-8", group);
+  table.add(&flags.validation_split, {"--validation_split", "--validation_split_percentage"},
+            "part of the rows held out (a fraction, or percent from 1 up) when the data has no validation file", group);
+  table.add(&flags.max_train_samples, {"--max_train_samples"}, "use only so many training rows; 0: all", group);
+  auto& samples =
+      table.add(&flags.max_eval_samples, {"--max_eval_samples"}, "use only so many rows of evaluation; 0: all", group);
+  if (!evaluated.empty()) samples.only_with(evaluated);
+}
+
+void check_row_flags(RowFlags& flags, train::TrainingArguments& training, config::Problems& problems) {
+  PredictFlags& predict = flags.predict;
+  const bool alone = predict.do_predict && !training.do_train;
+  const bool predicts = alone && !predict.test_file.empty();
+  const bool evaluates = !training.do_train && !flags.validation_file.empty();
   problems.require(
-      !dataset_path.empty() || predicts || evaluates,
+      !flags.dataset_path.empty() || predicts || evaluates,
       "--dataset_path is required (without training, --do_train false, --validation_file FILE is enough to "
       "evaluate, and --do_predict --test_file FILE to predict)",
       "dataset_path");
-  problems.require(flags.max_predict_samples >= 0, "--max_predict_samples must not be negative", "max_predict_samples");
+  problems.require(predict.max_predict_samples >= 0, "--max_predict_samples must not be negative",
+                   "max_predict_samples");
+  problems.require(flags.max_train_samples >= 0 && flags.max_eval_samples >= 0,
+                   "--max_train_samples and --max_eval_samples must not be negative", "max_train_samples");
+  if (flags.validation_split >= 1) flags.validation_split /= 100;  // the Trainer's scripts give percent
+  problems.require(flags.validation_split >= 0 && flags.validation_split < 1,
+                   "--validation_split must be in [0, 1), or a percentage below 100", "validation_split");
   if (!alone) return;
-  flags.do_eval = training.do_eval.value_or(true);
+  predict.do_eval = training.do_eval.value_or(true);
   training.do_eval = true;
 }
 
-data::PairSplits read_labelled_rows(const data::DatasetName& dataset, const data::ReadOptions& columns,
-                                    const data::SplitOptions& split) {
-  if (!dataset.name.empty()) return data::read_splits(dataset, columns, split);
+data::PairSplits read_labelled_rows(const RowFlags& flags, const data::ReadOptions& columns, std::int64_t seed) {
+  if (!flags.dataset_path.empty())
+    return data::read_splits({flags.dataset_path, flags.dataset_config}, columns,
+                             {.validation_fraction = flags.validation_split,
+                              .seed = static_cast<std::uint64_t>(seed),
+                              .validation_file = flags.validation_file});
   data::PairSplits out;
-  if (split.validation_file.empty()) return out;
-  out.validation = data::read_split({.name = split.validation_file, .config = {}}, "train", columns);
-  out.notes.push_back(fmt::format("rows to evaluate: {} ({})", split.validation_file, out.validation.size()));
+  if (flags.validation_file.empty()) return out;
+  out.validation = data::read_split({.name = flags.validation_file, .config = {}}, "train", columns);
+  out.notes.push_back(fmt::format("rows to evaluate: {} ({})", flags.validation_file, out.validation.size()));
   return out;
 }
 
-std::vector<data::TextPair> read_test_rows(const PredictFlags& flags, const data::DatasetName& dataset,
-                                           const data::ReadOptions& columns, std::vector<std::string>& notes) {
-  auto rows = flags.test_file.empty() ? data::read_split(dataset, flags.test_split, columns)
-                                      : data::read_split({.name = flags.test_file, .config = {}}, "train", columns);
+std::vector<data::TextPair> read_test_rows(const RowFlags& flags, const data::ReadOptions& columns,
+                                           std::vector<std::string>& notes) {
+  const PredictFlags& predict = flags.predict;
+  auto rows = predict.test_file.empty()
+                  ? data::read_split({flags.dataset_path, flags.dataset_config}, predict.test_split, columns)
+                  : data::read_split({.name = predict.test_file, .config = {}}, "train", columns);
   notes.push_back(fmt::format("rows to predict: {} ({})", rows.front().file, rows.size()));
-  data::keep_first(rows, flags.max_predict_samples);
+  data::keep_first(rows, predict.max_predict_samples);
   return rows;
 }
 

@@ -23,20 +23,29 @@ struct PredictFlags {
   bool do_eval = true;                         // without training: evaluate
 };
 
-/// what: the help of --do_predict.
-void add_predict_flags(config::OptionTable& table, PredictFlags& flags, const char* what, const char* group);
+/// Rows to train on, to evaluate and to predict.
+struct RowFlags {
+  std::string dataset_path, dataset_config;  // data::DatasetName
+  std::string validation_file;               // empty: the data set's, or rows that are held out
+  PredictFlags predict;
+  data::ReadOptions columns;
+  double validation_split = 0.1;
+  std::int64_t max_train_samples = 0, max_eval_samples = 0;  // only the first rows; 0: all
+};
+
+/// what_predict: the help of --do_predict. evaluated: what --max_eval_samples has an effect with; empty: always.
+void add_row_flags(config::OptionTable& table, RowFlags& flags, const char* what_predict,
+                   const std::vector<config::Need>& evaluated, const char* group);
 
 /// Without training no data set is needed: rows to evaluate or to predict are enough, and predicting needs no
 /// evaluation. Before check_job().
-void check_predict_flags(PredictFlags& flags, const std::string& dataset_path, const std::string& validation_file,
-                         train::TrainingArguments& training, config::Problems& problems);
+void check_row_flags(RowFlags& flags, train::TrainingArguments& training, config::Problems& problems);
 
 /// Rows to train on and to evaluate; without a data set those of the validation file alone, if there is one.
-data::PairSplits read_labelled_rows(const data::DatasetName& dataset, const data::ReadOptions& columns,
-                                    const data::SplitOptions& split);
+data::PairSplits read_labelled_rows(const RowFlags& flags, const data::ReadOptions& columns, std::int64_t seed);
 
 /// notes: gets the file's name and its number of rows.
-std::vector<data::TextPair> read_test_rows(const PredictFlags& flags, const data::DatasetName& dataset,
-                                           const data::ReadOptions& columns, std::vector<std::string>& notes);
+std::vector<data::TextPair> read_test_rows(const RowFlags& flags, const data::ReadOptions& columns,
+                                           std::vector<std::string>& notes);
 
 }  // namespace tessera::tasks

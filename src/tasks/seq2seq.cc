@@ -54,10 +54,7 @@ class Seq2SeqJob final : public TrainingJob, public train::Presentation {
   }
 
   std::vector<PreparedRows> prepared() const override {
-    auto prepared = prepared_rows(&data_.train.rows, &data_.validation.rows);
-    if (o_.predict.do_predict)
-      prepared.push_back({"predict", data_.test.rows.size(), [this](auto i) { return data_.test.rows.mark(i); }});
-    return prepared;
+    return prepared_rows(&data_.train.rows, &data_.validation.rows, o_.predict.do_predict ? &data_.test.rows : nullptr);
   }
 
   void check_model() override {

@@ -15,22 +15,16 @@
 
 namespace tessera::tasks {
 
-struct Seq2SeqOptions : JobOptions {
+struct Seq2SeqOptions : JobOptions, RowFlags {
   Seq2SeqOptions();
 
-  std::string dataset_path, dataset_config;  // data::DatasetName
-  std::string validation_file;               // empty: the data set's, or rows that are held out
-  PredictFlags predict;
-  data::ReadOptions columns;
   std::string source_lang, target_lang;  // of rows {"translation": {"en": ..., "de": ...}}; empty: other rows
   std::string source_prefix;             // before every input text
   std::int64_t max_length = 64;
   std::optional<std::int64_t> max_target_length;      // none: the longest label
   std::optional<std::int64_t> val_max_target_length;  // the same in evaluations; none: max_target_length
-  double validation_split = 0.1;
-  std::int64_t max_train_samples = 0, max_eval_samples = 0;  // use only the first rows; 0: all
-  bool pad_to_max_length = false;   // pad every batch to max_length, as the guide's program does
-  std::int64_t max_eval_steps = 0;  // batches of an evaluation; 0: all
+  bool pad_to_max_length = false;                     // pad every batch to max_length, as the guide's program does
+  std::int64_t max_eval_steps = 0;                    // batches of an evaluation; 0: all
   bool ignore_pad_token_for_loss = true;
   GenerateFlags generate;
 };

@@ -22,29 +22,17 @@ void add_data(config::OptionTable& table, Seq2SeqOptions& o) {
   const char* group = "Data";
   const std::vector<config::Need> evaluated = {
       {"--eval_strategy", {"steps", "epoch"}}, {"--do_train", {"false"}}, {"--do_predict", {"true"}}};
-  table.add(&o.dataset_path, {"--dataset_path", "--dataset_name", "--train_file"},
-            "file, folder or name on the Hub: FinancialPhraseBank (sentence@label), JSONL, JSON, CSV or Parquet "
-            "(required, but to predict alone)",
-            group);
-  table.add(&o.validation_file, {"--validation_file"},
-            "file of rows to evaluate on; empty: the data set's, or --validation_split of its rows", group);
-  add_predict_flags(table, o.predict,
-                    "evaluate the test rows, too: predict_results.json in output_dir, with --predict_with_generate "
-                    "also the texts, generated_predictions.txt",
-                    group);
-  table.add(&o.dataset_config, {"--dataset_config", "--dataset_config_name"},
-            "one of several configurations of the data set: as its card names it, or a folder", group);
+  add_row_flags(
+      table, o,
+      "evaluate the test rows, too: predict_results.json in output_dir, with --predict_with_generate also the "
+      "texts, generated_predictions.txt",
+      evaluated, group);
   table.add(&o.columns.text_column, {"--text_column"}, "column of the input text; empty: the first usual name", group);
   table.add(&o.columns.label_column, {"--label_column", "--summary_column"},
             "column of the text to predict; empty: the first usual name", group);
-  table.add(&o.columns.label_names, {"--label_names"}, "names of integer labels 0, 1, ...", group);
   table.add(&o.source_lang, {"--source_lang"},
             "of rows {\"translation\": {\"en\": ..., \"de\": ...}} the language of the input text (en, en_XX)", group);
   table.add(&o.target_lang, {"--target_lang"}, "and that of the text to predict", group);
-  using data::FileEncoding;
-  table.add_enum(&o.columns.encoding,
-                 {{"auto", FileEncoding::kAuto}, {"utf-8", FileEncoding::kUtf8}, {"iso-8859-1", FileEncoding::kLatin1}},
-                 {"--encoding"}, "of text files; auto: UTF-8, or ISO-8859-1 for a .txt file that is not UTF-8", group);
   table.add(&o.source_prefix, {"--source_prefix"}, "put before every input text: 'summarize: '", group);
   table.add(&o.max_length, {"--max_length", "--max_source_length", "--max_seq_length"},
             "tokens of an input; longer ones are cut", group);
@@ -53,11 +41,6 @@ void add_data(config::OptionTable& table, Seq2SeqOptions& o) {
   table
       .add(&o.val_max_target_length, {"--val_max_target_length"},
            "the same in evaluations, and the length of generated texts; none: --max_target_length", group)
-      .only_with(evaluated);
-  table.add(&o.validation_split, {"--validation_split", "--validation_split_percentage"},
-            "part of the rows held out (a fraction, or percent from 1 up) when the data has no validation file", group);
-  table.add(&o.max_train_samples, {"--max_train_samples"}, "use only so many training rows; 0: all", group);
-  table.add(&o.max_eval_samples, {"--max_eval_samples"}, "use only so many rows of evaluation; 0: all", group)
       .only_with(evaluated);
   table.add(&o.pad_to_max_length, {"--pad_to_max_length"},
             "pad every batch to max_length; false: to its longest row (the same losses, less work)", group);
@@ -97,23 +80,18 @@ void check_languages(Seq2SeqOptions& o, config::Problems& problems) {
 }
 
 void check(Seq2SeqOptions& o, config::Problems& problems) {
-  check_predict_flags(o.predict, o.dataset_path, o.validation_file, o.training, problems);
+  check_row_flags(o, o.training, problems);
   check_languages(o, problems);
   problems.require(o.max_length >= 2, "--max_length must leave room for a token and </s>: at least 2", "max_length");
   problems.require(!o.max_target_length || *o.max_target_length >= 1, "--max_target_length must be at least 1",
                    "max_target_length");
   problems.require(!o.val_max_target_length || *o.val_max_target_length >= 1,
                    "--val_max_target_length must be at least 1", "val_max_target_length");
-  problems.require(o.max_train_samples >= 0 && o.max_eval_samples >= 0,
-                   "--max_train_samples and --max_eval_samples must not be negative", "max_train_samples");
   problems.require(o.ignore_pad_token_for_loss,
                    "--ignore_pad_token_for_loss false is not supported: padding as a part of the loss would make it "
                    "depend on which rows share a batch; leave the flag out",
                    "ignore_pad_token_for_loss");
   check_generate_flags(o.generate, problems);
-  if (o.validation_split >= 1) o.validation_split /= 100;  // the Trainer's scripts give percent
-  problems.require(o.validation_split >= 0 && o.validation_split < 1,
-                   "--validation_split must be in [0, 1), or a percentage below 100", "validation_split");
 }
 
 }  // namespace

@@ -59,17 +59,8 @@ const KindWords& words_of(models::ModelKind kind) {
   throw Error("a kind of model without a name");
 }
 
-[[noreturn]] void refuse_kind(const std::string& folder, const std::string& model_type, models::ModelKind kind,
-                              models::ModelKind wanted) {
-  const auto& found = words_of(kind);
-  throw ConfigError(
-      fmt::format("'{}' holds a {}, which is {}, not {}{}", folder, model_type, found.what, words_of(wanted).what,
-                  found.trained_by ? fmt::format("; {} trains such", found.trained_by) : ""),
-      "model_name_or_path");
-}
-
-/// What config.json says; a classifier can be made of any model but T5.
-void check_described_kind(const std::string& folder, models::ModelKind wanted) {
+/// By config.json. A classifier can be made of any model but T5.
+void check_kind(const std::string& folder, models::ModelKind wanted) {
   const auto json = models::read_model_config(folder);
   const families::ConfigReader in(json, folder + "/config.json");
   const auto described = families::parse_config(json, folder + "/config.json");
@@ -78,7 +69,12 @@ void check_described_kind(const std::string& folder, models::ModelKind wanted) {
                     : std::holds_alternative<families::BertConfig>(described) ? models::ModelKind::kMaskedLm
                                                                               : models::ModelKind::kCausal;
   const bool can_be = wanted == models::ModelKind::kSequenceClassification && kind != models::ModelKind::kSeq2Seq;
-  if (kind != wanted && !can_be) refuse_kind(folder, in.get<std::string>("model_type", ""), kind, wanted);
+  if (kind == wanted || can_be) return;
+  const auto& found = words_of(kind);
+  throw ConfigError(
+      fmt::format("'{}' holds a {}, which is {}, not {}{}", folder, in.get<std::string>("model_type", ""), found.what,
+                  words_of(wanted).what, found.trained_by ? fmt::format("; {} trains such", found.trained_by) : ""),
+      "model_name_or_path");
 }
 
 }  // namespace
@@ -152,7 +148,7 @@ TrainingJob::TrainingJob(const JobOptions& options, models::ModelKind kind, std:
 bool TrainingJob::run() {
   manual_seed(static_cast<std::uint64_t>(arguments_.seed));  // draws differ by row, not by rank
   require_same_snapshot({folder_, adapter_folder_}, *group_);
-  check_described_kind(folder_, kind_);  // before rows are read
+  check_kind(folder_, kind_);  // before rows are read
   load_data();
   require_same_data(prepared(), {arguments_.seed, arguments_.data_seed.value_or(arguments_.seed)}, *tokenizer_,
                     *group_);
@@ -200,7 +196,6 @@ void TrainingJob::assemble_model() {
   model_ = assemble(a, group_);
   notes_.insert(notes_.end(), model_.notes.begin(), model_.notes.end());
   if (!begun.empty()) checkpoint::write_values(*model_.sharded, begun);
-  check_kind();
   if (model_.config.quantization && !model_.adapters && !model_.several && arguments_.do_train) {
     throw ConfigError("the weights of '" + folder_ + "' are packed in " +
                           families::form_name(model_.config.quantization->form) +
@@ -208,10 +203,6 @@ void TrainingJob::assemble_model() {
                       "use_peft_lora");
   }
   model_.model->set_token_loss(arguments_.token_loss);
-}
-
-void TrainingJob::check_kind() const {
-  if (model_.config.kind != kind_) refuse_kind(folder_, model_.config.model_type, model_.config.kind, kind_);
 }
 
 peft::Values TrainingJob::begin_with_rows(AssembleOptions& options) {
@@ -235,7 +226,6 @@ peft::Values TrainingJob::begin_with_rows(AssembleOptions& options) {
   base.freeze_lora_a = false;
   base.before_sharding = nullptr;
   model_ = assemble(base, group_);
-  check_kind();
   const auto notes = notes_.size();
   check_model();
   notes_.resize(notes);  // said again of the model that trains

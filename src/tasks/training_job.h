@@ -115,7 +115,6 @@ class TrainingJob {
 
  private:
   void assemble_model();
-  void check_kind() const;
   /// Collective. Gives an adapter that begins with EVA its ranks; first values of A, none: it begins as others do.
   peft::Values begin_with_rows(AssembleOptions& options);
   /// Plans what a rank will hold, and refuses what is over the budget.

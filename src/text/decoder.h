@@ -32,7 +32,7 @@ DecoderPtr make_ctc_decoder(const std::string& pad, const std::string& delimiter
 DecoderPtr make_sequence(std::vector<DecoderPtr> parts);
 
 std::size_t bytes_of(const std::vector<std::string>& tokens);
-/// DataError where tokens of `from` bytes become `to`: of decoders one behind another each may double the text.
+/// DataError where tokens of `from` bytes become `to`, which is too much (text/growth.h).
 void check_decoded(std::size_t from, std::size_t to);
 
 }  // namespace tessera::text

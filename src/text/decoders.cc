@@ -6,6 +6,7 @@
 
 #include "tessera/base/error.h"
 #include "text/decoder.h"
+#include "text/growth.h"
 #include "text/regex.h"
 #include "text/unicode.h"
 
@@ -149,8 +150,7 @@ std::size_t bytes_of(const std::vector<std::string>& tokens) {
 }
 
 void check_decoded(std::size_t from, std::size_t to) {
-  constexpr std::size_t kAlways = 1 << 20, kOfAByte = 64;
-  if (to > kAlways + kOfAByte * from)
+  if (is_too_much(from, to))
     throw DataError(
         fmt::format("the tokenizer's decoder makes {} bytes of tokens of {} bytes; repair its file", to, from));
 }

@@ -43,7 +43,7 @@ NormalizerPtr make_bert_normalizer(const BertNormalizerOptions& options);
 NormalizerPtr make_replace_sign(char32_t from, char32_t to);
 NormalizerPtr make_sequence(std::vector<NormalizerPtr> parts);
 
-/// DataError where `text` would become so many code points: of normalizers one behind another each may double it.
+/// DataError where `text` would become so many code points, which is too much (text/growth.h).
 void check_growth(const AlignedText& text, std::size_t code_points);
 
 }  // namespace tessera::text

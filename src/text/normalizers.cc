@@ -4,6 +4,7 @@
 
 #include "tessera/base/error.h"
 #include "text/character_classes.h"
+#include "text/growth.h"
 #include "text/normalizer.h"
 #include "text/regex.h"
 #include "text/unicode.h"
@@ -117,9 +118,8 @@ class ReplaceSign final : public Normalizer {
 }  // namespace
 
 void check_growth(const AlignedText& text, std::size_t code_points) {
-  constexpr std::size_t kAlways = 1 << 20, kOfAByte = 64;
   const std::size_t bytes = text.empty() ? 0 : static_cast<std::size_t>(text.back().end);
-  if (code_points > kAlways + kOfAByte * bytes)
+  if (is_too_much(bytes, code_points))
     throw DataError(
         fmt::format("the tokenizer makes {} characters of a text of {} bytes; repair its file", code_points, bytes));
 }

@@ -428,7 +428,7 @@ void check_metric(const TrainingArguments& a, const std::vector<std::string>& me
 }
 
 void check_training_arguments(TrainingArguments& a, const config::OptionTable& table, config::Problems& problems) {
-  // As Trainer: no shell has read what stands in a file of flags, or behind '='.
+  // ~, as Trainer, and $NAME: no shell has read what stands in a file of flags, or behind '='.
   for (std::string* path : {&a.output_dir, &a.logging_dir, &a.metrics_file}) *path = expanded_path(*path);
   problems.require(a.per_device_train_batch_size > 0, "--per_device_train_batch_size must be at least 1",
                    "per_device_train_batch_size");

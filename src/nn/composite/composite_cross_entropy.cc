@@ -17,6 +17,7 @@
 #include "nn/composite/composite.h"
 #include "nn/ops/column_sums.h"
 #include "nn/ops/gemm.h"
+#include "nn/ops/over_rows.h"
 #include "tensor/device_kernels.h"
 #include "tessera/base/error.h"
 
@@ -159,8 +160,8 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
 
 at::Tensor linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels,
                                 const CrossEntropyOptions& options, std::int64_t piece) {
-  return LinearCrossEntropy::apply(hidden, weight, options.bias.defined() ? std::optional(options.bias) : std::nullopt,
-                                   labels, options, Pieces{piece, at::GradMode::is_enabled()});
+  return LinearCrossEntropy::apply(hidden, weight, optional(options.bias), labels, options,
+                                   Pieces{piece, at::GradMode::is_enabled()});
 }
 
 }  // namespace tessera::nn::composite

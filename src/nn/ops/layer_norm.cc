@@ -10,6 +10,7 @@
 
 #include "nn/kernels/layer_norm_kernels.h"
 #include "nn/ops/device.h"
+#include "nn/ops/over_rows.h"
 #include "nn/ops/recompute.h"
 #include "nn/ops/rows.h"
 
@@ -140,7 +141,6 @@ class LayerNormFunction : public torch::autograd::Function<LayerNormFunction> {
 at::Tensor layer_norm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, double eps) {
   if (!has_kernels(x) || x.numel() == 0 || x.scalar_type() == at::kDouble)
     return at::layer_norm(x, {x.size(-1)}, weight, bias, eps);
-  const auto optional = [](const at::Tensor& t) { return t.defined() ? std::optional<at::Tensor>(t) : std::nullopt; };
   return LayerNormFunction::apply(x, optional(weight), optional(bias), eps, at::GradMode::is_enabled());
 }
 

@@ -17,6 +17,7 @@
 #include "nn/ops/device.h"
 #include "nn/ops/gemm.h"
 #include "nn/ops/head_gradient.h"
+#include "nn/ops/over_rows.h"
 #include "nn/ops/rows.h"
 #include "tessera/base/error.h"
 
@@ -162,9 +163,8 @@ at::Tensor linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weig
   if (!has_kernels(hidden)) return composite::linear_cross_entropy(hidden, weight, labels, options);
   const auto dense_labels = labels.contiguous();
   check_labels(dense_labels, weight.size(0));
-  return LinearCrossEntropy::apply(hidden.contiguous(), weight,
-                                   options.bias.defined() ? std::optional(options.bias) : std::nullopt, dense_labels,
-                                   options, at::GradMode::is_enabled());
+  return LinearCrossEntropy::apply(hidden.contiguous(), weight, optional(options.bias), dense_labels, options,
+                                   at::GradMode::is_enabled());
 }
 
 }  // namespace tessera::nn

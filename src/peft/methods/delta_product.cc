@@ -68,7 +68,7 @@ class DeltaProduct : public torch::autograd::Function<DeltaProduct> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const std::optional<at::Tensor>& bias,
                             at::TensorList tensors, const nn::Weight& weight, const MakeDelta& make) {
     save(ctx, x, weight, tensors);
-    save_make(ctx, [make](const auto& t) { return std::vector<at::Tensor>{make(t)}; });
+    nn::save_make(ctx, [make](const auto& t) { return std::vector<at::Tensor>{make(t)}; });
     ctx->saved_data["bias"] = bias.has_value();
     const auto delta = make(tensors.vec());
     at::Tensor y;
@@ -85,7 +85,7 @@ class DeltaProduct : public torch::autograd::Function<DeltaProduct> {
     const auto saved = ctx->get_saved_variables();
     const auto g = grads[0].contiguous();
     const auto [weight, tensors, more] = loaded(ctx, saved);
-    const Remade made(ctx, tensors);
+    const nn::Remade made(ctx, tensors);
     const auto& delta = made[0];
     at::Tensor gx;
     if (ctx->needs_input_grad(0)) {
@@ -109,7 +109,7 @@ class FactorProduct : public torch::autograd::Function<FactorProduct> {
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const std::optional<at::Tensor>& bias,
                             at::TensorList tensors, const nn::Weight& weight, const MakeFactors& make) {
-    save_make(ctx, [make](const auto& t) {
+    nn::save_make(ctx, [make](const auto& t) {
       auto made = make(t);
       return std::vector<at::Tensor>{made.a, made.b, made.middle};
     });
@@ -135,7 +135,7 @@ class FactorProduct : public torch::autograd::Function<FactorProduct> {
     const auto [weight, tensors, more] = loaded(ctx, saved);
     const auto mask = nn::DropoutMask::load(ctx);
     const double scaling = ctx->saved_data["scaling"].toDouble();
-    const Remade made(ctx, tensors);
+    const nn::Remade made(ctx, tensors);
     const auto a = made[0].detach(), b = made[1].detach();
     const bool has_middle = made[2].defined();
     const auto middle = has_middle ? made[2].detach() * scaling : at::Tensor();

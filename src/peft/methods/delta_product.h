@@ -1,6 +1,6 @@
 #pragma once
 // The product of a layer whose weight gains a matrix that is made of small tensors, whole or as two factors.
-#include "peft/methods/remade.h"
+#include "nn/ops/remade.h"
 #include "tessera/nn/weight.h"
 
 namespace tessera::peft {

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "peft/methods/remade.h"
+#include "nn/ops/remade.h"
 #include "peft/targets.h"
 #include "tensor/rng.h"
 #include "tessera/base/error.h"
@@ -29,9 +29,9 @@ class Ia3Linear : public nn::LinearAdapter {
   std::string class_name() const override { return "ia3.Linear"; }
   at::Tensor forward(const nn::Linear& layer, const at::Tensor& x) override {
     if (scales_ == Scales::kInputs) {
-      const auto rows = remade(x.reshape({-1, x.size(-1)}), {vector_}, [](const at::Tensor& kept, const auto& vector) {
-        return (kept * vector[0]).to(kept.scalar_type());
-      });
+      const auto rows = nn::remade(
+          x.reshape({-1, x.size(-1)}), {vector_},
+          [](const at::Tensor& kept, const auto& vector) { return (kept * vector[0]).to(kept.scalar_type()); });
       return layer.product(rows.view(x.sizes()));
     }
     const auto y = layer.product(x);

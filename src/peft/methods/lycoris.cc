@@ -141,7 +141,7 @@ at::Tensor LoKr::delta(const LayerSizes& sizes, const Tensors& t) const {
 at::Tensor LoKr::output(const nn::Linear& layer, const LayerSizes& sizes, const at::Tensor& x, const Tensors& t) const {
   const auto mask = layer.is_training() ? delta_mask(sizes) : at::Tensor();
   const auto gain =
-      remade(x.reshape({-1, sizes.in}), t, [this, sizes, mask](const at::Tensor& kept, const Tensors& made_of) {
+      nn::remade(x.reshape({-1, sizes.in}), t, [this, sizes, mask](const at::Tensor& kept, const Tensors& made_of) {
         const auto s = shape_of(sizes);
         const auto [w1, w2] = sides(sizes, made_of);
         const auto rows = kept.to(w1.scalar_type()).reshape({-1, s.in_2});

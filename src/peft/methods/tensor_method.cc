@@ -232,11 +232,12 @@ at::Tensor TransformMethod::output(const nn::Linear& layer, const LayerSizes& si
   const auto rows = x.reshape({-1, sizes.in}).to(dtype);
   auto now = sizes;
   now.training = layer.is_training();
-  const auto turned =
-      remade(rows, t,
-             [this, now](const at::Tensor& kept, const Tensors& tensors) { return transformed(now, kept, tensors); })
-          .to(x.scalar_type())
-          .view(x.sizes());
+  const auto turned = nn::remade(rows, t,
+                                 [this, now](const at::Tensor& kept, const Tensors& tensors) {
+                                   return transformed(now, kept, tensors);
+                                 })
+                          .to(x.scalar_type())
+                          .view(x.sizes());
   const auto factor = scale(t);
   if (!factor.defined()) return layer.product(turned);
   const auto y = nn::affine(turned, layer.handle(), {});

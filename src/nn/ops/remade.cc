@@ -1,4 +1,4 @@
-#include "peft/methods/remade.h"
+#include "nn/ops/remade.h"
 
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -11,7 +11,7 @@
 #include "nn/ops/recompute.h"
 #include "tensor/rng.h"
 
-namespace tessera::peft {
+namespace tessera::nn {
 namespace {
 
 using torch::autograd::AutogradContext;
@@ -69,7 +69,7 @@ class RemadeNode : public torch::autograd::Function<RemadeNode> {
       return std::vector<at::Tensor>{f(all.back(), {all.begin(), all.end() - 1})};
     });
     auto y = f(x, saved);
-    nn::keep_input(ctx, x, saved);
+    keep_input(ctx, x, saved);
     ctx->save_for_backward(std::move(saved));
     return y;
   }
@@ -78,7 +78,7 @@ class RemadeNode : public torch::autograd::Function<RemadeNode> {
     const auto saved = ctx->get_saved_variables();
     const auto count = static_cast<std::size_t>(ctx->saved_data["tensors"].toInt());
     std::vector<at::Tensor> all(saved.begin(), saved.begin() + static_cast<std::ptrdiff_t>(count));
-    all.push_back(nn::kept_input(ctx, saved, count).detach().set_requires_grad(ctx->needs_input_grad(0)));
+    all.push_back(kept_input(ctx, saved, count).detach().set_requires_grad(ctx->needs_input_grad(0)));
     const Remade made(ctx, all);
     auto out = made.gradients({grads[0]});
     std::rotate(out.begin(), out.end() - 1, out.end());
@@ -90,8 +90,8 @@ class RemadeNode : public torch::autograd::Function<RemadeNode> {
 }  // namespace
 
 at::Tensor remade(const at::Tensor& x, const std::vector<at::Tensor>& tensors, OfInput f) {
-  if (!nn::has_kernels(x)) return f(x, tensors);
+  if (!has_kernels(x)) return f(x, tensors);
   return RemadeNode::apply(x, at::TensorList(tensors), f);
 }
 
-}  // namespace tessera::peft
+}  // namespace tessera::nn

@@ -1,13 +1,13 @@
 #pragma once
-// What an adapter makes of its small tensors (a matrix, two factors, a turned input) is not kept for backward: a node
-// keeps the tensors, and the layer's input in the way of nn/ops/recompute.h, and makes it again.
+// What is made of small tensors (an adapter's matrix, two factors, a turned input; norms of heads) is not kept for
+// backward: a node keeps the tensors, and the layer's input in the way of nn/ops/recompute.h, and makes it again.
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <functional>
 #include <vector>
 
-namespace tessera::peft {
+namespace tessera::nn {
 
 /// By differentiable operations. It is called again in backward, where this thread's random numbers are those of the
 /// first call.
@@ -29,8 +29,9 @@ class Remade {
   std::vector<at::Tensor> leaves_, results_;
 };
 
-/// f(x, tensors) as one node, made again whole in backward: for what is cheap beside the layer's product. x: [N, in].
+/// f(x, tensors) as one node, made again whole in backward: for what is cheap beside the layer's product. Where there
+/// are no kernels of ours autograd records f as it is.
 at::Tensor remade(const at::Tensor& x, const std::vector<at::Tensor>& tensors,
                   std::function<at::Tensor(const at::Tensor& x, const std::vector<at::Tensor>& tensors)> f);
 
-}  // namespace tessera::peft
+}  // namespace tessera::nn
