@@ -20,7 +20,6 @@
 #include "fsdp/grads/grad_norm.h"
 #include "nn/layers/activation.h"
 #include "nn/ops/attention.h"
-#include "nn/ops/causal_attention.h"
 #include "nn/ops/dropout_ops.h"
 #include "nn/ops/gemm.h"
 #include "nn/ops/layer_norm.h"
@@ -161,7 +160,8 @@ at::Tensor joined(const at::Tensor& x) {
 }
 
 Kernel causal_attention(std::int64_t count, std::int64_t length) {
-  nn::CausalAttentionOptions options;
+  nn::AttentionOptions options;
+  options.causal = true;
   options.scale = 1.0 / std::sqrt(double(kHeadDim));
   options.query_rows = options.key_rows = rows(count, length);
   const auto tokens = count * length;
@@ -170,7 +170,7 @@ Kernel causal_attention(std::int64_t count, std::int64_t length) {
   return {fmt::format("causal attention, {} x {} tokens (beside scaled_dot_product_attention)", count, length),
           {trained({tokens, kDim}), keys(), keys()},
           [options, tokens](const Tensors& i) {
-            return nn::causal_attention(i[0].view({tokens, kKeyHeads, kGroup, kHeadDim}), i[1], i[2], options);
+            return nn::attention(i[0].view({tokens, kKeyHeads, kGroup, kHeadDim}), i[1], i[2], options);
           },
           [length](const Tensors& i) {
             const auto repeated = [&](const at::Tensor& t) {
@@ -183,12 +183,14 @@ Kernel causal_attention(std::int64_t count, std::int64_t length) {
 
 Kernel biased_attention() {
   nn::AttentionOptions options;
-  options.num_heads = kHeads;
   options.query_rows = options.key_rows = rows();
   return {"attention with a trained bias (T5)",
           {trained({kTokens, kDim}, 0.1), trained({kTokens, kDim}, 0.1), trained({kTokens, kDim}),
            trained({kHeads, kLength, kLength})},
-          [options](const Tensors& i) { return nn::attention(i[0], i[1], i[2], i[3], options); },
+          [options](const Tensors& i) {
+            return nn::attention(nn::query_heads(i[0], kHeads), nn::key_heads(i[1], kHeads),
+                                 nn::key_heads(i[2], kHeads), options, {.bias = i[3]});
+          },
           [](const Tensors& i) {
             const auto scores = at::matmul(heads(i[0]), heads(i[1]).transpose(-1, -2)) + i[3];
             return joined(at::matmul(at::softmax(scores.to(at::kFloat), -1).to(scores.scalar_type()), heads(i[2])));

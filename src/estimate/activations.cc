@@ -31,11 +31,12 @@ namespace {
 constexpr std::int64_t kWorkingHidden = 8, kWorkingInner = 3;  // as runs of decoders measured it
 
 struct BlockShape {
-  std::int64_t kept = 0, widest = 0, inner = 0, widest_side = 0, hidden = 0, attended = 0, heads = 0;
+  std::int64_t kept = 0, widest = 0, inner = 0, widest_side = 0, hidden = 0, attended = 0, heads = 0, device_heads = 0;
   /// Of the feed-forward layer: gate and up may be one matrix.
   std::int64_t inner_size() const { return inner > 0 ? std::min(inner, widest) : widest; }
   void add(const ModelTensor& t) {
-    heads += t.kept_heads;
+    device_heads += t.kept_heads;
+    if (t.kept_on_cpu) heads += t.kept_heads;
     const auto path = module_of(t.name);
     const auto [inputs, outputs] = sides_of(t);
     widest_side = std::max({widest_side, inputs, outputs});
@@ -104,6 +105,8 @@ ActivationShape activation_shape(const std::vector<ModelTensor>& tensors) {
     out.attended += block.attended;
     out.heads += block.heads;
     out.heads_largest = std::max(out.heads_largest, block.heads);
+    out.device_heads += block.device_heads;
+    out.device_heads_largest = std::max(out.device_heads_largest, block.device_heads);
     out.largest = std::max(out.largest, kept);
     out.widest = std::max(out.widest, block.widest_side);
     out.working = std::max(out.working, kWorkingInner * block.inner_size() + kWorkingHidden * block.hidden);
@@ -130,6 +133,7 @@ AdapterActivations adapter_activations(const std::vector<ModelTensor>& tensors, 
     bool is_read = false;
   };
   std::map<std::string, std::int64_t> kept, unread;  // by block
+  std::map<std::string, bool> positions_read;
   std::map<std::string, Input> inputs;
   AdapterActivations out;
   for (const auto& t : tensors) {
@@ -140,6 +144,7 @@ AdapterActivations adapter_activations(const std::vector<ModelTensor>& tensors, 
     const auto [input, is_new] = inputs.try_emplace(input_of(module));
     kept[unit_of(t.name)] += bytes.kept + (is_new ? bytes.kept_by_input : 0);
     out.working = std::max(out.working, bytes.working);
+    if (t.reads_positions) positions_read[unit_of(t.name)] |= bytes.reads_input;
     const bool is_copied =
         closes_branch(module) ? is_in_attention(module) : t.experts_per_token > 0 && is_of_expert(module);
     if (is_copied || t.reads_stream) input->second.unit = unit_of(t.name), input->second.size = sides_of(t).in;
@@ -147,6 +152,7 @@ AdapterActivations adapter_activations(const std::vector<ModelTensor>& tensors, 
   }
   for (const auto& [name, input] : inputs)
     if (!input.is_read) unread[input.unit] += input.size;
+  for (const auto& [unit, read] : positions_read) out.unread_positions += !read;
   for (const auto& [unit, of_block] : kept) {
     out.kept += of_block;
     out.largest = std::max(out.largest, of_block);
@@ -171,31 +177,40 @@ ActivationBytes activation_bytes(const ActivationShape& shape, const AdapterActi
                                  const BatchShape& batch, std::int64_t compute_bytes, Products products) {
   constexpr std::int64_t kLogitsBytes = 16 << 20;  // nn/ops/linear_cross_entropy.cc makes so many at a time
   constexpr std::int64_t kAttentionHidden = 4, kPlaceBytes = 8;
+  constexpr std::int64_t kQueriesOfBlock = 128, kScoresOfBlock = 1 << 20;  // nn/ops/attention.cc
   const std::int64_t tokens = batch.tokens(), one = tokens * compute_bytes;
   if (tokens == 0) return {};
-  // Attention goes row by row, with a copy of a row's probabilities: after dropout, or their gradient. In forward the
-  // bias lies beside it, in backward the feed-forward layer's memory is free again.
+  // Attention goes by blocks of queries (nn/ops/attention.cc), with a block's probabilities and their gradient. In
+  // forward the bias lies beside them, in backward the feed-forward layer's memory is free again.
   const std::int64_t pairs = batch.length * batch.length;
+  const std::int64_t scores =
+      std::min(kScoresOfBlock, shape.heads_working * std::min(batch.length, kQueriesOfBlock) * batch.length);
   const bool widens = products == Products::kWidened;
+  // A bias is there in float32, and in backward its gradient, beside the sum of those before.
+  const std::int64_t of_bias = (compute_bytes == 4 ? 0 : 4) + 4 + compute_bytes;
   // Each table and the positions that it is made of are kept; its products with a row's tokens, and in backward their
-  // gradients in float32, are there for a while.
+  // gradients, are there in float32 for a while.
   const std::int64_t positions = std::min(std::max<std::int64_t>(2 * batch.length - 1, 0), shape.positions);
-  const std::int64_t in_attention = one * kAttentionHidden * shape.hidden +
-                                    pairs * compute_bytes * (shape.heads_working + shape.bias_heads) +
-                                    positions * batch.length * 4 * shape.heads_working * shape.position_tables;
-  const std::int64_t tables =
-      shape.position_tables > 0 ? positions * compute_bytes * shape.hidden * (1 + shape.position_tables) : 0;
+  // Where a library multiplies, the scores of distances are those of all heads.
+  const std::int64_t heads_at_once = compute_bytes == 4 || widens ? shape.heads_working : 1;
+  const std::int64_t in_attention = one * kAttentionHidden * shape.hidden + 2 * compute_bytes * scores +
+                                    pairs * of_bias * shape.bias_heads +
+                                    positions * batch.length * 8 * heads_at_once * shape.position_tables;
+  const std::int64_t table = positions * compute_bytes * shape.hidden;
+  const std::int64_t tables = shape.position_tables > 0 ? table * (1 + shape.position_tables) : 0;
   const std::int64_t working = std::max(one * shape.working, in_attention);
   ActivationBytes out;
+  out.kept = pairs * compute_bytes * shape.bias_tables * shape.bias_heads;
   if (batch.checkpointing) {
-    out.kept = one * shape.blocks * shape.hidden + pairs * compute_bytes * shape.bias_tables * shape.bias_heads;
+    out.kept += one * shape.blocks * shape.hidden;
     out.first = one * shape.hidden;
     out.working = working + tables +
                   one * (shape.largest - adapters.largest_unread - shape.hidden + batch.length * shape.heads_largest) +
                   adapters.working + adapters.largest;
   } else {
-    out.kept =
-        one * (shape.kept - adapters.unread + batch.length * shape.heads) + adapters.kept + shape.blocks * tables;
+    constexpr std::int64_t kStatistic = 4;  // a number of each query and head
+    out.kept += one * (shape.kept - adapters.unread + batch.length * shape.heads) + adapters.kept +
+                shape.blocks * tables - adapters.unread_positions * table + kStatistic * tokens * shape.device_heads;
     out.first = one * (shape.largest - adapters.largest_unread + batch.length * shape.heads_largest) +
                 adapters.largest + tables;
     out.working = working + adapters.working;

@@ -25,7 +25,9 @@ struct ActivationShape {
   // Where attention keeps its probabilities: for each token a number a key and head.
   std::int64_t heads = 0;          // by all blocks
   std::int64_t heads_largest = 0;  // by one block
-  std::int64_t heads_working = 0;  // by one attention
+  std::int64_t heads_working = 0;  // of one attention, which makes the scores of a part of them at a time
+  // The same on GPUs, where more of them are kept.
+  std::int64_t device_heads = 0, device_heads_largest = 0;
   // Tables of relative positions: of each a place is kept for every pair of positions, and attention adds a bias for
   // each pair and head.
   std::int64_t bias_tables = 0;
@@ -54,6 +56,7 @@ struct AdapterActivations {
   std::int64_t unread = 0;          // by all blocks
   std::int64_t largest_unread = 0;  // by one block
   std::int64_t unread_tables = 0;
+  std::int64_t unread_positions = 0;  // blocks where no layer reads them
 };
 /// Of the adapter of a matrix; all zero: it has none.
 using OfAdapter = std::function<AdapterBytes(const ModelTensor&)>;

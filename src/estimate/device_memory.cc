@@ -180,16 +180,19 @@ void DeviceParts::add_activations(const DeviceJob& job) {
   const auto tokens = job.batch.tokens(), one = tokens * compute_;
   if (tokens == 0) return;
   const auto& d = job.shape;
-  const auto& a = job.activations;
-  // Probabilities of attention that keeps them are there in 32 bits, too.
-  const std::int64_t pair = tokens * job.batch.length * (compute_ == 4 ? 0 : 4);
+  auto a = job.activations;
+  const auto kept_heads = a.device_heads;
+  a.heads = a.heads_largest = a.device_heads = 0;
+  if (!job.batch.checkpointing) a.bias_heads = 0;  // of attention that makes its scores again
+  // Of attention that keeps its probabilities: they are there in 32 bits, too.
+  const std::int64_t pair = tokens * job.batch.length * (compute_ == 4 ? 4 : compute_ + 4);
   const std::int64_t statistics = 4 * tokens;
   auto adapters = job.adapters;
   adapters.unread = adapters.largest_unread = 0;  // FlashAttention keeps what it gives; of experts it was not measured
   kept = activation_bytes(a, adapters, job.batch, compute_).kept;
-  if (!job.batch.checkpointing) kept += statistics * d.heads + pair * a.heads;
-  block = one * (a.largest - a.hidden + job.batch.length * a.heads_largest) + statistics * d.heads_largest +
-          pair * a.heads_largest + job.adapters.largest;
+  if (!job.batch.checkpointing) kept += statistics * d.heads + pair * kept_heads;
+  block = one * (a.largest - a.hidden) + statistics * d.heads_largest + pair * a.device_heads_largest +
+          job.adapters.largest;
   // Beside it: the gradient that comes in, and the block's output (with checkpointing) or the input of the first block,
   // which is kept beside the norm of it where neither needs a gradient.
   working = working_of_block(job) + one * 2 * a.hidden;

@@ -75,9 +75,16 @@ void describe_kept_outputs(const families::FamilyConfig& config, std::vector<Mod
     // The bias of the masked-LM head.
     t.needs_whole_logits = bert && t.shape.size() == 1 && t.shape[0] == bert->vocab_size && unit_of(t.name).empty();
     if (!is_linear(t)) continue;
-    if (bert && bert->is_deberta() && last_part(module).starts_with("pos_")) t.kept_outputs = 0;  // of no token
+    if (bert && bert->is_deberta()) {
+      const bool of_positions = last_part(module).starts_with("pos_");
+      if (of_positions) t.kept_outputs = 0;  // of no token
+      const bool shared = bert->deberta.shares_projections && is_in_attention(module) && !closes_branch(module);
+      t.reads_positions = of_positions || shared;
+    }
     if (!module.ends_with("." + (t5 ? "q" : bert->names.query))) continue;
     t.kept_heads = t5 ? t5->num_heads : bert->num_heads;
+    t.kept_on_cpu = bert && (bert->positions == families::BertPositions::kRelativeKey ||
+                             bert->positions == families::BertPositions::kRelativeKeyQuery);
     if (!bert || !bert->deberta.relative) continue;
     t.positions = 2 * bert->deberta.span();
     t.position_tables = bert->deberta.content_to_position + bert->deberta.position_to_content;

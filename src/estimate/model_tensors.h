@@ -16,12 +16,14 @@ struct ModelTensor {
   std::vector<std::int64_t> shape;
   std::string dtype;              // as safetensors spells it, "F32"; empty: quantised blocks of a GGUF file, or packed
   std::int64_t packed_bytes = 0;  // of codes and statistics, in the file, where it is kept in few bits; 0: it is dense
-  /// Of a projection to queries whose attention keeps its probabilities for backward (nn/ops/attention.h: T5, BERT):
-  /// its heads. 0: it makes them again, or nothing is said of them.
+  /// Of a projection to queries whose attention keeps its probabilities for backward on a GPU (nn/composite: T5, BERT):
+  /// its heads. 0: it makes them again, or nothing is said of them. kept_on_cpu: there, too.
   std::int64_t kept_heads = 0;
+  bool kept_on_cpu = false;
   /// Of the same, where scores depend on distances (DeBERTa): rows of the table of positions, and how many tables are
   /// made of it for a layer.
   std::int64_t positions = 0, position_tables = 0;
+  bool reads_positions = false;  // one that makes such a table
   /// Of a projection to queries whose attention makes its probabilities again: its heads, where that is known.
   std::int64_t heads = 0;
   /// Of a matrix in a block: elements a token that the block keeps for backward of its output and of what is made of

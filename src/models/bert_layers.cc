@@ -50,9 +50,8 @@ at::Tensor BertEmbeddings::forward_impl(BertEmbeddingsInput in) {
   return (*dropout_)(sum);
 }
 
-nn::AttentionOptions attention_options(const BertLayout& layout, std::int64_t num_heads, double scale, double dropout) {
+nn::AttentionOptions attention_options(const BertLayout& layout, double scale, double dropout) {
   nn::AttentionOptions options;
-  options.num_heads = num_heads;
   options.scale = scale;
   options.dropout = dropout;
   options.query_rows = options.key_rows = layout.rows;
@@ -74,17 +73,17 @@ BertSelfAttention::BertSelfAttention(const families::BertConfig& c, const famili
 }
 
 at::Tensor BertSelfAttention::forward_impl(BertLayerInput in) {
-  auto options = attention_options(*in.layout, num_heads_, scale_, is_training() ? dropout_ : 0.0);
-  const auto q = (*query_)(in.hidden);
-  auto k = (*key_)(in.hidden), v = (*value_)(in.hidden);
+  auto options = attention_options(*in.layout, scale_, is_training() ? dropout_ : 0.0);
+  const auto q = nn::query_heads((*query_)(in.hidden), num_heads_);
+  auto k = nn::key_heads((*key_)(in.hidden), num_heads_), v = nn::key_heads((*value_)(in.hidden), num_heads_);
   if (in.prefix.defined()) {
     const auto& prefix = in.layout->prefix;
     options.key_rows = prefix.rows;
-    k = prefix.join(in.prefix.select(0, 0).flatten(1), k);
-    v = prefix.join(in.prefix.select(0, 1).flatten(1), v);
+    k = prefix.join(in.prefix.select(0, 0), k);
+    v = prefix.join(in.prefix.select(0, 1), v);
   }
   if (distances_) return relative_attention(q, k, v, *distances_, distance_of_keys_, options);
-  return nn::attention(q, k, v, {}, options);
+  return nn::attention(q, k, v, options);
 }
 
 BertOutput::BertOutput(const families::BertConfig& c, const families::Blueprint& plan, std::string class_name,

@@ -33,7 +33,7 @@ struct BertLayout {
 };
 
 /// Of every token with the visible ones of its row.
-nn::AttentionOptions attention_options(const BertLayout& layout, std::int64_t num_heads, double scale, double dropout);
+nn::AttentionOptions attention_options(const BertLayout& layout, double scale, double dropout);
 
 struct BertEmbeddingsInput {
   at::Tensor ids, positions, types;  // T int64

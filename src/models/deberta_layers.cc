@@ -62,10 +62,11 @@ nn::DistanceTables DisentangledSelfAttention::distances(const BertLayerInput& in
 }
 
 at::Tensor DisentangledSelfAttention::forward_impl(BertLayerInput in) {
-  auto options = attention_options(*in.layout, num_heads_, scale_, is_training() ? dropout_ : 0.0);
+  auto options = attention_options(*in.layout, scale_, is_training() ? dropout_ : 0.0);
   options.hides_queries = true;
   const auto x = heads(in.hidden);
-  return nn::disentangled_attention(x.q, x.k, x.v, distances(in), options);
+  return nn::attention(nn::query_heads(x.q, num_heads_), nn::key_heads(x.k, num_heads_), nn::key_heads(x.v, num_heads_),
+                       options, {.distances = distances(in)});
 }
 
 std::shared_ptr<DebertaPositions> DebertaPositions::add_to(torch::nn::Module& encoder, const families::BertConfig& c,

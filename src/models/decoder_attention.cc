@@ -6,7 +6,7 @@
 
 #include "models/build_parts.h"
 #include "models/decoder_layers.h"
-#include "nn/ops/causal_attention.h"
+#include "nn/ops/attention.h"
 #include "nn/ops/layer_norm.h"
 #include "nn/ops/remade.h"
 #include "tessera/nn/init.h"
@@ -148,7 +148,8 @@ at::Tensor DecoderAttention::forward_impl(AttentionInput in) {
     heads.k = layout.prefix.join(in.prefix.select(0, 0), heads.k);
     heads.v = layout.prefix.join(in.prefix.select(0, 1), heads.v);
   }
-  nn::CausalAttentionOptions options;
+  nn::AttentionOptions options;
+  options.causal = true;
   options.scale = scale_;
   options.window = window_;
   options.softcap = softcap_;
@@ -161,7 +162,7 @@ at::Tensor DecoderAttention::forward_impl(AttentionInput in) {
   options.key_position = layout.key_position;
   options.query_rows = layout.rows;
   options.key_rows = layout.key_rows;
-  return (*o_)(nn::causal_attention(heads.q, heads.k, heads.v, options));
+  return (*o_)(nn::attention(heads.q, heads.k, heads.v, options));
 }
 
 }  // namespace tessera::models

@@ -56,7 +56,6 @@ T5AttentionOutput T5Attention::forward_impl(T5AttentionInput in) {
   const auto& layout = *in.layout;
   const bool cross = role_ == T5Role::kCross;
   nn::AttentionOptions options;
-  options.num_heads = config_.num_heads;
   options.causal = role_ == T5Role::kDecoderSelf;
   options.dropout = is_training() ? config_.dropout : 0.0;
   options.query_rows = layout.rows;
@@ -94,7 +93,10 @@ T5AttentionOutput T5Attention::forward_impl(T5AttentionInput in) {
       options.key_rows = std::make_shared<nn::SequenceRows>(nn::SequenceRows::uniform(count, keys, keys));
     }
   }
-  return {(*o_)(nn::attention(q, k, v, in.position_bias, options)), in.position_bias};
+  const auto heads = config_.num_heads;
+  const auto attended = nn::attention(nn::query_heads(q, heads), nn::key_heads(k, heads), nn::key_heads(v, heads),
+                                      options, {.bias = in.position_bias});
+  return {(*o_)(attended), in.position_bias};
 }
 
 T5LayerAttention::T5LayerAttention(const families::T5Config& config, const families::Blueprint& plan, T5Role role,

@@ -8,6 +8,7 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "optim/update.cc"
+#include <hwy/cache_control.h>
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
@@ -157,6 +158,10 @@ struct Rules {
   }
 };
 
+/// Elements from what is computed to what is fetched: where several streams are read, and blocks of them in turns, the
+/// processor alone fetches too late.
+constexpr std::int64_t kAhead = 256;
+
 template <class T, class Step>
 void for_each_vector(std::int64_t n, T* p, const T* g, const States<T>& s, double gradient_factor, const Step& step) {
   const hn::ScalableTag<T> d;
@@ -175,6 +180,9 @@ void for_each_vector(std::int64_t n, T* p, const T* g, const States<T>& s, doubl
   for (; i + lanes <= n; i += lanes) {
     States<T> here{};
     for (int k = 0; k < kMaxStates; ++k) here[k] = s[k] ? s[k] + i : nullptr;
+    hwy::Prefetch(g + i + kAhead);
+    for (int k = 0; k < kMaxStates; ++k)
+      if (s[k]) hwy::Prefetch(s[k] + i + kAhead);
     at(p + i, g + i, here);
   }
   if (i == n) return;

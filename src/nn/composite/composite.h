@@ -8,7 +8,6 @@
 #include <ATen/core/Tensor.h>
 
 #include "nn/ops/attention.h"
-#include "nn/ops/causal_attention.h"
 #include "nn/ops/dropout_mask.h"
 #include "nn/ops/linear_cross_entropy.h"
 #include "nn/ops/rotary.h"
@@ -25,9 +24,7 @@ at::Tensor lookup(const at::Tensor& table, const at::Tensor& ids, std::int64_t p
 /// piece: logits that exist at a time, in float32.
 at::Tensor linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels,
                                 const CrossEntropyOptions& options, std::int64_t piece = 1 << 27);
-at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& bias,
-                     const DistanceTables& distances, const AttentionOptions& options);
-at::Tensor causal_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                            const CausalAttentionOptions& options);
+at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionOptions& options,
+                     const ScoreTerms& terms);
 
 }  // namespace tessera::nn::composite

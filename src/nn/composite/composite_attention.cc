@@ -38,8 +38,7 @@ struct Extent {
   std::int64_t query, m, key, n;
 };
 
-template <class Options>
-Extent extent_of(const Options& o, std::int64_t sequence) {
+Extent extent_of(const AttentionOptions& o, std::int64_t sequence) {
   return {o.query_rows->begin[sequence], o.query_rows->length[sequence], o.key_rows->begin[sequence],
           o.key_rows->length[sequence]};
 }
@@ -85,7 +84,7 @@ at::Tensor placed(const std::vector<at::Tensor>& results, const SequenceRows& ro
 }
 
 /// Scores [KV, G, M, N] in float32 from the products q k^T.
-at::Tensor causal_scores(const at::Tensor& products, const Extent& e, const CausalAttentionOptions& o) {
+at::Tensor causal_scores(const at::Tensor& products, const Extent& e, const AttentionOptions& o) {
   auto scores = products.to(at::kFloat);
   scores = o.softcap > 0 ? at::tanh(scores * (o.scale / o.softcap)) * o.softcap : scores * o.scale;
   if (o.slopes.defined()) {
@@ -103,7 +102,7 @@ at::Tensor causal_scores(const at::Tensor& products, const Extent& e, const Caus
 }
 
 /// Nothing but the order of keys shapes the scores.
-bool is_plain(const CausalAttentionOptions& o, const DropoutMask& mask) {
+bool is_plain(const AttentionOptions& o, const DropoutMask& mask) {
   return o.window == 0 && o.softcap == 0 && !o.key_visible.defined() && !o.slopes.defined() && !mask.drops();
 }
 
@@ -175,7 +174,7 @@ class FlashAttention : public torch::autograd::Function<FlashAttention> {
 };
 
 /// What that attention takes.
-bool fits_flash(const at::Tensor& q, const at::Tensor& k, const CausalAttentionOptions& o, const DropoutMask& mask) {
+bool fits_flash(const at::Tensor& q, const at::Tensor& k, const AttentionOptions& o, const DropoutMask& mask) {
   const auto size = q.size(-1);
   return q.is_cuda() && (q.scalar_type() == at::kBFloat16 || q.scalar_type() == at::kHalf) && size % 8 == 0 &&
          size <= 256 && o.query_rows->begin == o.key_rows->begin && o.query_rows->length == o.key_rows->length &&
@@ -183,7 +182,7 @@ bool fits_flash(const at::Tensor& q, const at::Tensor& k, const CausalAttentionO
 }
 
 /// All sequences are equally long, follow each other in q, k and v, and have as many queries as keys.
-bool is_one_batch(const CausalAttentionOptions& o, std::int64_t tokens) {
+bool is_one_batch(const AttentionOptions& o, std::int64_t tokens) {
   const auto count = o.query_rows->count();
   if (count == 0 || tokens % count != 0) return false;
   const auto length = tokens / count;
@@ -197,7 +196,7 @@ bool is_one_batch(const CausalAttentionOptions& o, std::int64_t tokens) {
 /// Whether cuDNN's attention is the faster one: on Hopper (1.4 to 2 times on an H100), for batches of one length. It
 /// builds a plan for each shape, so lengths that most likely do not come again are left to FlashAttention; so is what
 /// must give the same bits in every run.
-bool prefers_cudnn(const at::Tensor& q, const CausalAttentionOptions& o) {
+bool prefers_cudnn(const at::Tensor& q, const AttentionOptions& o) {
   constexpr std::int64_t kRound = 128;
   const auto capability = tensor::compute_capability(q);
   return o.window == 0 && q.size(-1) <= 128 && o.query_rows->longest() % kRound == 0 && capability >= 90 &&
@@ -220,10 +219,11 @@ at::Tensor distance_products(const at::Tensor& x, const at::Tensor& rows) {
   return all.as_strided({x.size(0), n, n}, {n * width, width - 1, 1}, all.storage_offset() + n - 1);
 }
 
-}  // namespace
-
-at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& bias,
-                     const DistanceTables& distances, const AttentionOptions& o) {
+/// Of encoders, and of decoders whose scores have a bias: all queries and keys of a head at once. [T, H * D]
+at::Tensor whole_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionOptions& o,
+                           const ScoreTerms& terms) {
+  const std::int64_t num_heads = k.size(1);
+  const auto& [bias, distances] = terms;
   const DropoutMask mask(o.dropout, q.size(0));
   const auto with_query = by_distance(distances.with_query, distances),
              with_key = by_distance(distances.with_key, distances);
@@ -231,19 +231,20 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
   for (std::int64_t s = 0; s < o.query_rows->count(); ++s) {
     const auto e = extent_of(o, s);
     const auto heads = [&](const at::Tensor& x, std::int64_t begin, std::int64_t length) {
-      return x.narrow(0, begin, length).view({length, o.num_heads, -1}).transpose(0, 1);
+      return x.narrow(0, begin, length).transpose(0, 1);
     };
-    auto products = at::matmul(heads(q, e.query, e.m), heads(k, e.key, e.n).transpose(1, 2));  // [H, M, N]
+    const auto queries = heads(q.select(2, 0), e.query, e.m);
+    auto products = at::matmul(queries, heads(k, e.key, e.n).transpose(1, 2));  // [H, M, N]
     // Rows of this sequence's distances; for keys in the other order, as they are counted from there.
     const auto rows = [&](const at::Tensor& table) {
-      return table.narrow(0, table.size(0) / 2 - (e.n - 1), 2 * e.n - 1).view({2 * e.n - 1, o.num_heads, -1});
+      return table.narrow(0, table.size(0) / 2 - (e.n - 1), 2 * e.n - 1).view({2 * e.n - 1, num_heads, -1});
     };
-    if (with_query.defined()) products = products + distance_products(heads(q, e.query, e.m), rows(with_query));
+    if (with_query.defined()) products = products + distance_products(queries, rows(with_query));
     if (with_key.defined())
       products = products + distance_products(heads(k, e.key, e.n), rows(with_key).flip(0)).transpose(1, 2);
     if (o.scale != 1.0) products = products * o.scale;
+    if (bias.defined()) products = products + bias.to(products.scalar_type()).narrow(1, 0, e.m).narrow(2, 0, e.n);
     auto scores = products.to(at::kFloat);
-    if (bias.defined()) scores = scores + bias.to(at::kFloat).narrow(1, 0, e.m).narrow(2, 0, e.n);
     auto counts = o.causal ? keys_before(e, 0, q) : at::Tensor();
     if (o.key_visible.defined()) {
       const auto visible = o.key_visible.narrow(0, e.key, e.n).ne(0);
@@ -258,8 +259,11 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
   return placed(results, *o.query_rows, q.size(0));
 }
 
-at::Tensor causal_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                            const CausalAttentionOptions& o) {
+}  // namespace
+
+at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionOptions& o,
+                     const ScoreTerms& terms) {
+  if (!o.causal || terms.bias.defined()) return whole_attention(q, k, v, o, terms);
   const DropoutMask mask(o.dropout, q.size(0));
   if (fits_flash(q, k, o, mask)) {
     if (is_one_batch(o, q.size(0)) && prefers_cudnn(q, o)) {

@@ -100,25 +100,6 @@ void relu_dropout_backward(const float* gy, const float* y, float* gx, std::int6
   for (std::int64_t i = 0; i < n; ++i) gx[i] = y[i] > 0 ? gy[i] * scale : 0.0f;
 }
 
-void softmax(float* s, const float* bias, std::int64_t n) {
-  if (bias) {
-#pragma omp simd
-    for (std::int64_t i = 0; i < n; ++i) s[i] += bias[i];
-  }
-  const float sum = exponentials(s, s, 1.0f, largest(s, n), n);
-  scale_row(s, 1.0f / sum, n);
-}
-
-void softmax_backward(const float* p, float* dp, float* bias_grad, std::int64_t n) {
-  const float shift = dot(p, dp, n);
-#pragma omp simd
-  for (std::int64_t i = 0; i < n; ++i) dp[i] = p[i] * (dp[i] - shift);
-  if (bias_grad) {
-#pragma omp simd
-    for (std::int64_t i = 0; i < n; ++i) bias_grad[i] += dp[i];
-  }
-}
-
 void scaled_softmax(float* x, float lse, float scale, std::int64_t n) {
 #pragma omp simd
   for (std::int64_t i = 0; i < n; ++i) x[i] = scale * fast_exp(x[i] - lse);
@@ -156,8 +137,6 @@ HWY_EXPORT(dropout);
 HWY_EXPORT(dropout_add);
 HWY_EXPORT(relu_dropout);
 HWY_EXPORT(relu_dropout_backward);
-HWY_EXPORT(softmax);
-HWY_EXPORT(softmax_backward);
 HWY_EXPORT(scaled_softmax);
 HWY_EXPORT(softcap);
 HWY_EXPORT(softcap_backward);
@@ -199,12 +178,6 @@ void relu_dropout(const float* x, float* y, std::int64_t n, std::uint32_t first,
 }
 void relu_dropout_backward(const float* gy, const float* y, float* gx, std::int64_t n, float scale) {
   TESSERA_DISPATCH(relu_dropout_backward)(gy, y, gx, n, scale);
-}
-void softmax(float* s, const float* bias, std::int64_t n) {
-  TESSERA_DISPATCH(softmax)(s, bias, n);
-}
-void softmax_backward(const float* p, float* dp, float* bias_grad, std::int64_t n) {
-  TESSERA_DISPATCH(softmax_backward)(p, dp, bias_grad, n);
 }
 void scaled_softmax(float* x, float lse, float scale, std::int64_t n) {
   TESSERA_DISPATCH(scaled_softmax)(x, lse, scale, n);

@@ -42,10 +42,6 @@ void relu_dropout(const float* x, float* y, std::int64_t n, std::uint32_t first,
 /// gx = gy * scale where y > 0.
 void relu_dropout_backward(const float* gy, const float* y, float* gx, std::int64_t n, float scale);
 
-/// s = softmax(s + bias) in place; bias may be null.
-void softmax(float* s, const float* bias, std::int64_t n);
-/// ds = p * (dp - sum(p * dp)), in place over dp; bias_grad += ds when not null.
-void softmax_backward(const float* p, float* dp, float* bias_grad, std::int64_t n);
 /// Returns log(sum(exp(x))).
 float log_sum_exp(const float* x, std::int64_t n);
 /// x = scale * exp(x - lse), in place.

@@ -75,6 +75,12 @@ float largest(const float* x, std::int64_t n) {
   return hn::GetLane(hn::MaxOfLanes(D(), top));
 }
 
+float sum(const float* x, std::int64_t n) {
+  auto sums = hn::Zero(D());
+  for_vectors(n, [&](std::int64_t i, auto at) { sums = hn::Add(sums, at.load(x + i)); });
+  return total(sums);
+}
+
 float dot(const float* x, const float* y, std::int64_t n) {
   auto sum = hn::Zero(D());
   for_vectors(n, [&](std::int64_t i, auto at) { sum = hn::MulAdd(at.load(x + i), at.load(y + i), sum); });
@@ -117,6 +123,7 @@ HWY_AFTER_NAMESPACE();
 namespace tessera::nn::kernels {
 
 HWY_EXPORT(largest);
+HWY_EXPORT(sum);
 HWY_EXPORT(dot);
 HWY_EXPORT(exponentials);
 HWY_EXPORT(exponentials_dot);
@@ -124,6 +131,9 @@ HWY_EXPORT(sum_of_exponentials);
 
 float largest(const float* x, std::int64_t n) {
   return TESSERA_DISPATCH(largest)(x, n);
+}
+float sum(const float* x, std::int64_t n) {
+  return TESSERA_DISPATCH(sum)(x, n);
 }
 float dot(const float* x, const float* y, std::int64_t n) {
   return TESSERA_DISPATCH(dot)(x, y, n);

@@ -7,6 +7,7 @@ namespace tessera::nn::kernels {
 
 /// Of n elements; the lowest finite number if there are none.
 float largest(const float* x, std::int64_t n);
+float sum(const float* x, std::int64_t n);
 /// The sum of x[i] * y[i].
 float dot(const float* x, const float* y, std::int64_t n);
 /// y[i] = exp(factor * x[i] - shift), 0 where that is below exp(-87); returns their sum. The exponent is at most 88. In

@@ -27,7 +27,7 @@ TESSERA_INLINE float rounded_to_bfloat16(float x) {
 
 /// Products become scores but for a factor, which is returned: the next pass applies it.
 float make_scores(float* s, const ScoreRow& row) {
-  if (row.softcap <= 0 && !row.key_position && !row.visible && row.scale > 0) return row.scale;
+  if (row.softcap <= 0 && !row.key_position && !row.bias && !row.visible && row.scale > 0) return row.scale;
   const float scale = row.scale, cap = row.softcap, slope = row.slope;
   const std::int64_t first = row.first, last = row.last;
   if (cap > 0) {
@@ -50,6 +50,15 @@ float make_scores(float* s, const ScoreRow& row) {
       for (std::int64_t j = first; j < last; ++j) s[j] += factor * (slope * place[j]);
     }
   }
+  if (const float* bias = row.bias) {
+    if (row.sums_in_bfloat16) {
+#pragma omp simd
+      for (std::int64_t j = first; j < last; ++j) s[j] = rounded_to_bfloat16(rounded_to_bfloat16(s[j]) + bias[j]);
+    } else {
+#pragma omp simd
+      for (std::int64_t j = first; j < last; ++j) s[j] += bias[j];
+    }
+  }
   if (const std::uint8_t* visible = row.visible) {
     for (std::int64_t j = first; j < last; ++j) s[j] = visible[j] ? s[j] : kHidden;
   }
@@ -61,6 +70,12 @@ void softmax_gradient(const float* p, float* dp, float dot, float scale, std::in
   for (std::int64_t j = 0; j < n; ++j) dp[j] = scale * p[j] * (dp[j] - dot);
 }
 
+/// The same where a bias takes part; `scale` comes after it.
+void add_bias_gradient(const float* p, const float* dp, float dot, float* bias, std::int64_t n) {
+#pragma omp simd
+  for (std::int64_t j = 0; j < n; ++j) bias[j] += p[j] * (dp[j] - dot);
+}
+
 void softcap_gradient(const float* products, float* dp, const ScoreRow& row) {
   const float scale = row.scale, inner = row.scale / row.softcap;
 #pragma omp simd
@@ -70,6 +85,16 @@ void softcap_gradient(const float* products, float* dp, const ScoreRow& row) {
   }
 }
 
+void add_reversed(const float* from, float* to, std::int64_t n) {
+#pragma omp simd
+  for (std::int64_t j = 0; j < n; ++j) to[j] += from[-j];
+}
+
+void add_constant(float value, float* x, std::int64_t n) {
+#pragma omp simd
+  for (std::int64_t j = 0; j < n; ++j) x[j] += value;
+}
+
 }  // namespace HWY_NAMESPACE
 }  // namespace tessera::nn::kernels
 HWY_AFTER_NAMESPACE();
@@ -77,7 +102,10 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace tessera::nn::kernels {
 
+HWY_EXPORT(add_constant);
+HWY_EXPORT(add_reversed);
 HWY_EXPORT(make_scores);
+HWY_EXPORT(add_bias_gradient);
 HWY_EXPORT(softmax_gradient);
 HWY_EXPORT(softcap_gradient);
 
@@ -99,6 +127,7 @@ void spread_evenly(float* s, const ScoreRow& row) {
 }
 
 bool sees_any(const ScoreRow& row) {
+  if (row.hidden) return false;
   if (!row.visible) return row.last > row.first;
   return std::any_of(row.visible + row.first, row.visible + row.last, [](std::uint8_t v) { return v != 0; });
 }
@@ -136,9 +165,20 @@ float score_probabilities(float* s, float lse, const float* dp, const ScoreRow& 
   return exponentials_dot(seen, seen, factor, lse, dp + row.first, n);
 }
 
+void add_reversed(const float* from, float* to, std::int64_t n) {
+  TESSERA_DISPATCH(add_reversed)(from, to, n);
+}
+
+void add_constant(float value, float* x, std::int64_t n) {
+  TESSERA_DISPATCH(add_constant)(value, x, n);
+}
+
 void score_backward(const float* p, const float* products, float* dp, float dot, const ScoreRow& given) {
+  if (given.hidden) return std::fill(dp, dp + given.n, 0.0f);
   const ScoreRow row = sees_any(given) ? given : blind(given);
   const std::int64_t first = row.first;
+  if (row.bias_gradient) TESSERA_DISPATCH(add_bias_gradient)
+  (p + first, dp + first, dot, row.bias_gradient + first, row.last - first);
   TESSERA_DISPATCH(softmax_gradient)(p + first, dp + first, dot, row.softcap > 0 ? 1.0f : row.scale, row.last - first);
   if (row.softcap > 0) TESSERA_DISPATCH(softcap_gradient)(products, dp, row);
   clear_unseen(dp, row);

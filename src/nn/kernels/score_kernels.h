@@ -11,7 +11,11 @@ struct ScoreRow {
   float slope = 0.0f, bias_scale = 1.0f;
   const float* key_position = nullptr;  // null: no linear bias
   bool bias_in_bfloat16 = false;
+  const float* bias = nullptr;     // added after `scale`
+  bool sums_in_bfloat16 = false;   // which rounds the scores before and after it
+  float* bias_gradient = nullptr;  // its gradient is added here, in backward
   bool blind_sees_past = false;
+  bool hidden = false;                    // the query: it sees no key, and its scores have no gradient
   const std::uint8_t* visible = nullptr;  // null: all
 };
 
@@ -28,5 +32,10 @@ float score_probabilities(float* s, float lse, const float* dp, const ScoreRow& 
 /// dp (gradient of the probabilities) becomes the gradient of the products, in place. dot: sum(p * dp). products: read
 /// with softcap only.
 void score_backward(const float* p, const float* products, float* dp, float dot, const ScoreRow& row);
+
+/// to[j] += from[-j].
+void add_reversed(const float* from, float* to, std::int64_t n);
+/// x += value.
+void add_constant(float value, float* x, std::int64_t n);
 
 }  // namespace tessera::nn::kernels

@@ -3,16 +3,17 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
-#include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
-#include <limits>
 #include <optional>
+#include <vector>
 
 #include "nn/composite/composite.h"
+#include "nn/kernels/row_kernels.h"
+#include "nn/ops/attention_bf16.h"
+#include "nn/ops/attention_scores.h"
 #include "nn/ops/device.h"
-#include "nn/ops/dropout_ops.h"
 #include "nn/ops/gemm.h"
 #include "nn/ops/over_rows.h"
 #include "nn/ops/rows.h"
@@ -24,231 +25,288 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// Shapes: H heads, D head size, M query tokens and N key tokens of one sequence.
+// Shapes: KV heads of keys, G query heads for each, H = KV * G, D head size; of one block: B queries, N keys, and in
+// long rows not all heads (KV and H are then the block's own).
 
-/// [M, H * D] rows of one sequence as [H, M, D], in place.
-at::Tensor heads(const at::Tensor& x, std::int64_t begin, std::int64_t length, std::int64_t num_heads) {
-  return x.narrow(0, begin, length).view({length, num_heads, -1}).transpose(0, 1);
-}
+/// Of a block: fewer leave out more of what no query sees, more share a product's fixed cost.
+constexpr std::int64_t kQueries = 128;
+constexpr std::int64_t kScores = 1 << 20;  // of a block, about
 
-std::int64_t probabilities_numel(const AttentionOptions& o) {
-  std::int64_t n = 0;
-  for (std::int64_t s = 0; s < o.query_rows->count(); ++s) n += o.query_rows->length[s] * o.key_rows->length[s];
-  return n * o.num_heads;
-}
-
-/// Where a softmax row's keys are hidden; scores become probabilities in place.
-class RowSoftmax {
- public:
-  RowSoftmax(const AttentionOptions& options, const at::Tensor& bias, std::int64_t sequence)
-      : options_(options),
-        m_(options.query_rows->length[sequence]),
-        n_(options.key_rows->length[sequence]),
-        bias_(bias.defined() ? bias.const_data_ptr<float>() : nullptr),
-        bias_m_(bias.defined() ? bias.size(1) : 0),
-        bias_n_(bias.defined() ? bias.size(2) : 0),
-        visible_(options.key_visible.defined()
-                     ? options.key_visible.const_data_ptr<std::uint8_t>() + options.key_rows->begin[sequence]
-                     : nullptr) {}
-
-  std::int64_t bias_offset(std::int64_t row) const { return ((row / m_) * bias_m_ + row % m_) * bias_n_; }
-  std::int64_t seen(std::int64_t row) const {
-    return options_.causal ? std::min(n_, std::max<std::int64_t>(0, row % m_ + n_ - m_ + 1)) : n_;
-  }
-
-  /// The row's query is hidden: nothing that it scores counts.
-  bool hides(std::int64_t row) const { return options_.hides_queries && visible_ && !visible_[row % m_]; }
-
-  void apply(float* scores, std::int64_t row) const {
-    const std::int64_t seen_keys = seen(row);
-    bool any = visible_ == nullptr && seen_keys > 0;
-    for (std::int64_t j = 0; visible_ && j < seen_keys; ++j) {
-      if (!visible_[j]) scores[j] = -std::numeric_limits<float>::max();
-      any = any || visible_[j];
+template <class Body>
+void for_blocks(const AttentionOptions& o, const at::Tensor& q, std::int64_t sequence, const Body& body) {
+  const std::int64_t m = o.query_rows->length[sequence], n = o.key_rows->length[sequence];
+  const std::int64_t kv = q.size(1), group = q.size(2);
+  const auto blocks = std::max<std::int64_t>(1, (m + kQueries - 1) / kQueries), step = (m + blocks - 1) / blocks;
+  const auto heads = std::clamp<std::int64_t>(kScores / std::max<std::int64_t>(1, step * group * n), 1, kv);
+  for (std::int64_t head = 0; head < kv; head += heads) {
+    for (std::int64_t begin = 0; begin < m; begin += step) {
+      const std::int64_t count = std::min(step, m - begin), place = begin + n - m;
+      std::int64_t lo = 0, hi = n;  // a query that sees nothing reads every key
+      if (o.causal && !o.key_visible.defined()) {
+        hi = place + count;
+        if (o.window > 0) lo = std::max<std::int64_t>(0, place - o.window + 1);
+      }
+      body(QueryBlock{.first_head = head,
+                      .kv_heads = std::min(heads, kv - head),
+                      .first_query_head = head * group,
+                      .begin = begin,
+                      .query_row = o.query_rows->begin[sequence] + begin,
+                      .key_row = o.key_rows->begin[sequence] + lo,
+                      .count = count,
+                      .keys = hi - lo,
+                      .place = place - lo,
+                      .lo = lo,
+                      .total_keys = n});
     }
-    any = any && !hides(row);
-    if (!any) return std::fill(scores, scores + n_, 1.0f / static_cast<float>(n_));
-    kernels::softmax(scores, bias_ ? bias_ + bias_offset(row) : nullptr, seen_keys);
-    std::fill(scores + seen_keys, scores + n_, 0.0f);
   }
+}
 
- private:
-  const AttentionOptions& options_;
-  std::int64_t m_, n_;
-  const float* bias_;
-  std::int64_t bias_m_, bias_n_;
-  const std::uint8_t* visible_;
+struct SavedAttention : torch::CustomClassHolder {
+  AttentionOptions options;
+  decltype(DistanceTables::rows) distance_rows;
+  DropoutMask mask;  // by query
 };
 
-/// One sequence's slice of the kept probabilities.
-struct Slice {
-  at::Tensor p;            // [H, M, N]
-  std::int64_t query_row;  // of its first query, in q
-  DropoutMask mask;        // by query
-  /// Row r of p as [H * M, N], masked.
-  void drop(const float* from, float* to, std::int64_t r) const {
-    kernels::dropout(from, to, p.size(2), head_offset(r / p.size(1)), mask.row(query_row + r % p.size(1)));
-  }
-};
+/// The block's rows and heads of x [tokens, KV, G, D], as [KV, G, B, D].
+at::Tensor queries_of(const at::Tensor& x, const QueryBlock& b) {
+  return x.narrow(0, b.query_row, b.count).narrow(1, b.first_head, b.kv_heads).permute({1, 2, 0, 3});
+}
 
-at::Tensor dropped(const Slice& slice) {
-  if (!slice.mask.drops()) return slice.p;
-  const auto out = at::empty_like(slice.p);
-  const std::int64_t n = slice.p.size(2), rows = slice.p.size(0) * slice.p.size(1);
-  for_rows(rows, n, [&](std::int64_t first, std::int64_t last) {
-    ReadRow in(slice.p, n);
-    WriteRow result(out, n);
+/// The same as [KV, G * B, D], copied.
+at::Tensor gathered(const at::Tensor& x, const QueryBlock& b) {
+  const std::int64_t g = x.size(2), d = x.size(3);
+  auto out = at::empty({b.kv_heads, g * b.count, d}, x.options());
+  out.view({b.kv_heads, g, b.count, d}).copy_(queries_of(x, b));
+  return out;
+}
+
+void scatter(const at::Tensor& block, const at::Tensor& x, const QueryBlock& b) {
+  queries_of(x, b).copy_(block.view({b.kv_heads, x.size(2), b.count, x.size(3)}));
+}
+
+/// A sequence's keys or values, heads first, [KV, its keys, D]: every block of a head then reads them where they lie
+/// (libtorch's products copy what is not dense).
+at::Tensor heads_first(const at::Tensor& x, const SequenceRows& rows, std::int64_t sequence) {
+  const auto i = static_cast<std::size_t>(sequence);
+  return x.narrow(0, rows.begin[i], rows.length[i]).transpose(0, 1).contiguous();
+}
+
+/// The block's part of such, [KV, N, D], dense.
+at::Tensor keys_of(const at::Tensor& x, const QueryBlock& b) {
+  return x.narrow(0, b.first_head, b.kv_heads).narrow(1, b.lo, b.keys).contiguous();
+}
+
+/// mask(p) over [H * B, N], or p itself.
+at::Tensor dropped(const at::Tensor& p, const QueryBlock& b, const DropoutMask& mask) {
+  if (!mask.drops()) return p;
+  const auto out = at::empty_like(p);
+  for_rows(p.numel() / b.keys, b.keys, [&](std::int64_t first, std::int64_t last) {
+    ReadRow in(p, b.keys);
+    WriteRow result(out, b.keys);
     for (std::int64_t r = first; r < last; ++r) {
-      slice.drop(in.at(r * n), result.at(r * n), r);
+      drop(in.at(r * b.keys), result.at(r * b.keys), r, b, mask);
       result.store();
     }
   });
   return out;
 }
 
-struct SavedAttention : torch::CustomClassHolder {
-  AttentionOptions options;
-  decltype(DistanceTables::rows) distance_rows;
-  DropoutMask mask;
+/// Products become probabilities in place; their log-sums are written.
+void softmax(const at::Tensor& s, const AttentionCall& call, const DistanceScores& distances, const QueryBlock& b,
+             const at::Tensor& lse) {
+  const Scores scores(call, b);
+  float* sums = lse.mutable_data_ptr<float>();
+  for_rows(s.numel() / b.keys, b.keys, [&](std::int64_t first, std::int64_t last) {
+    WriteRow row(s, b.keys);
+    for (std::int64_t r = first; r < last; ++r) {
+      const auto how = scores.row(r);
+      float* values = row.load(r * b.keys, how.last);
+      distances.add(b.first_query_head + r / b.count, b.begin + r % b.count, values);
+      const auto softmax = kernels::score_softmax(values, how);
+      kernels::scale_row(values, softmax.scale, how.last);
+      sums[scores.lse_index(r, lse.size(1))] = softmax.lse;
+      row.store();
+    }
+  });
+}
+
+/// Products become probabilities again, and dp, their gradient, becomes that of the products, both in place.
+void softmax_backward(const at::Tensor& p, const at::Tensor& dp, const AttentionCall& call,
+                      const DistanceScores& distances, const QueryBlock& b, const at::Tensor& lse,
+                      const at::Tensor& bias_gradient) {
+  const Scores scores(call, b, bias_gradient);
+  const float* sums = lse.const_data_ptr<float>();
+  for_rows(p.numel() / b.keys, b.keys, [&](std::int64_t first, std::int64_t last) {
+    WriteRow row(p, b.keys), gradient(dp, b.keys);
+    std::vector<float> products(call.options.softcap > 0 ? static_cast<std::size_t>(b.keys) : 0);
+    for (std::int64_t r = first; r < last; ++r) {
+      const auto how = scores.row(r);
+      float *values = row.load(r * b.keys, b.keys), *gradients = gradient.load(r * b.keys, b.keys);
+      if (call.mask.drops()) drop(gradients, gradients, r, b, call.mask);
+      if (!products.empty()) std::copy(values, values + b.keys, products.begin());
+      distances.add(b.first_query_head + r / b.count, b.begin + r % b.count, values);
+      const float dot = kernels::score_probabilities(values, sums[scores.lse_index(r, lse.size(1))], gradients, how);
+      kernels::score_backward(values, products.data(), gradients, dot, how);
+      row.store();
+      gradient.store();
+    }
+  });
+}
+
+/// ds: the gradient of the block's products, [H * B, N].
+void add_to_distances(const at::Tensor& ds, const QueryBlock& b, DistanceScores& distances) {
+  if (!distances.any()) return;
+  for_rows(b.kv_heads, b.count * b.keys, [&](std::int64_t first, std::int64_t last) {
+    ReadRow row(ds, b.keys);
+    for (std::int64_t r = first * b.count; r < last * b.count; ++r)
+      distances.add_gradient(b.first_query_head + r / b.count, b.begin + r % b.count, row.at(r * b.keys));
+  });
+}
+
+/// Adds the blocks' gradients of one sequence's keys (or values), and writes them out.
+class KeyGradient {
+ public:
+  KeyGradient(const at::Tensor& out, std::int64_t begin, std::int64_t length) : rows_(out.narrow(0, begin, length)) {}
+  void add(const at::Tensor& block, const QueryBlock& b) {  // [KV, N, D]
+    if (is_all(b)) {
+      rows_.narrow(1, b.first_head, b.kv_heads).transpose(0, 1).copy_(block);
+      written_ = true;
+      return;
+    }
+    if (!sum_.defined())
+      sum_ = at::zeros({rows_.size(1), rows_.size(0), rows_.size(2)}, rows_.options().dtype(at::kFloat));
+    sum_.narrow(0, b.first_head, b.kv_heads).narrow(1, b.lo, b.keys).add_(block);
+  }
+  void write() {
+    if (!written_) rows_.transpose(0, 1).copy_(sum_);
+  }
+
+ private:
+  /// The sequence has no other block of these heads.
+  static bool is_all(const QueryBlock& b) { return b.keys == b.total_keys && b.place == 0 && b.count == b.total_keys; }
+  at::Tensor rows_, sum_;
+  bool written_ = false;
 };
+
+DistanceScores distances_of(const AttentionCall& call, std::int64_t sequence, bool with_gradients) {
+  if (!call.distances.any()) return {};
+  return DistanceScores(call.distances, heads_of(call.q, call.k, call.options, sequence, 0, call.k.size(1)),
+                        with_gradients);
+}
+
+void attend(const AttentionCall& call, const at::Tensor& out, const at::Tensor& lse) {
+  const auto &q = call.q, &k = call.k, &v = call.v;
+  const auto& o = call.options;
+  for (std::int64_t s = 0; s < o.query_rows->count(); ++s) {
+    const auto keys = heads_first(k, *o.key_rows, s), values = heads_first(v, *o.key_rows, s);
+    const auto distances = distances_of(call, s, /*with_gradients=*/false);
+    for_blocks(o, q, s, [&](const QueryBlock& b) {
+      const auto p = gemm(gathered(q, b), keys_of(keys, b).transpose(1, 2));
+      softmax(p, call, distances, b, lse);
+      scatter(gemm(dropped(p, b, call.mask), keys_of(values, b)), out, b);
+    });
+  }
+}
+
+void attend_backward(const AttentionCall& call, const at::Tensor& g, const at::Tensor& lse,
+                     const AttentionGradients& out) {
+  const auto &q = call.q, &k = call.k, &v = call.v;
+  const auto& o = call.options;
+  for (std::int64_t s = 0; s < o.query_rows->count(); ++s) {
+    const auto keys = heads_first(k, *o.key_rows, s), values = heads_first(v, *o.key_rows, s);
+    auto distances = distances_of(call, s, /*with_gradients=*/true);
+    KeyGradient gkeys(out.k, o.key_rows->begin[s], o.key_rows->length[s]),
+        gvalues(out.v, o.key_rows->begin[s], o.key_rows->length[s]);
+    for_blocks(o, q, s, [&](const QueryBlock& b) {
+      const auto qb = gathered(q, b), gb = gathered(g, b), kb = keys_of(keys, b);
+      const auto p = gemm(qb, kb.transpose(1, 2));
+      const auto ds = gemm(gb, keys_of(values, b).transpose(1, 2));
+      softmax_backward(p, ds, call, distances, b, lse, out.bias);
+      add_to_distances(ds, b, distances);
+      gvalues.add(gemm(dropped(p, b, call.mask).transpose(1, 2), gb), b);
+      scatter(gemm(ds, kb), out.q, b);
+      gkeys.add(gemm(ds.transpose(1, 2), qb), b);
+    });
+    gkeys.write();
+    gvalues.write();
+    if (distances.any()) distances.add_gradients_to(heads_of(out.q, out.k, o, s, 0, k.size(1)), out.distances);
+  }
+}
+
+/// [KV * G, ..., ...] in float32.
+at::Tensor in_float32(const at::Tensor& bias) {
+  return bias.defined() ? bias.detach().to(at::kFloat).contiguous() : bias;
+}
 
 class Attention : public torch::autograd::Function<Attention> {
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                            const std::optional<at::Tensor>& given_bias, const std::optional<at::Tensor>& with_query,
+                            const std::optional<at::Tensor>& bias, const std::optional<at::Tensor>& with_query,
                             const std::optional<at::Tensor>& with_key,
-                            const decltype(DistanceTables::rows)& distance_rows, const AttentionOptions& options) {
-    const auto bias = given_bias.value_or(at::Tensor());
-    const DistanceTables distances{with_query.value_or(at::Tensor()), with_key.value_or(at::Tensor()), distance_rows};
+                            const decltype(DistanceTables::rows)& distance_rows, const AttentionOptions& o) {
     auto saved = c10::make_intrusive<SavedAttention>();
-    saved->options = options;
+    saved->options = o;
     saved->distance_rows = distance_rows;
-    saved->mask = DropoutMask(options.dropout, q.size(0));
-    const auto bias32 = bias.defined() ? bias.to(at::kFloat).contiguous() : bias;
-    const auto out = at::empty(q.sizes(), q.options());
-    const auto kept = at::empty({probabilities_numel(options)}, q.options());
-    std::int64_t offset = 0;
-    for (std::int64_t s = 0; s < options.query_rows->count(); ++s) {
-      const auto slice = slice_of(kept, *saved, s, offset);
-      probabilities({q, k}, bias32, distances, options, s, slice.p);
-      const auto v_s = heads(v, options.key_rows->begin[s], options.key_rows->length[s], options.num_heads);
-      auto out_s = heads(out, options.query_rows->begin[s], options.query_rows->length[s], options.num_heads);
-      out_s.copy_(gemm(dropped(slice), v_s));
-      offset += slice.p.numel();
-    }
-    ctx->save_for_backward({q, k, v, kept, distances.with_query, distances.with_key});
+    saved->mask = DropoutMask(o.dropout, q.size(0));
+    const DistanceTables distances{with_query.value_or(at::Tensor()), with_key.value_or(at::Tensor()), distance_rows};
+    const std::int64_t heads = q.size(1) * q.size(2);
+    const auto out = at::empty({q.size(0), q.size(1), q.size(2), v.size(2)}, q.options());
+    const auto lse = at::empty({q.size(0), heads}, q.options().dtype(at::kFloat));
+    const auto given = bias.value_or(at::Tensor());
+    const AttentionCall call{q, k, v, o, saved->mask, in_float32(given), distances};
+    (attends_in_bf16(q, k, v, o) ? attend_bf16 : attend)(call, out, lse);
+    ctx->save_for_backward({q, k, v, lse, given, distances.with_query, distances.with_key});
     ctx->saved_data["options"] = c10::IValue::make_capsule(saved);
-    if (bias.defined()) ctx->saved_data["bias_sizes"] = bias.sizes().vec();
-    ctx->saved_data["bias_dtype"] = static_cast<std::int64_t>(bias.defined() ? bias.scalar_type() : at::kFloat);
-    return out;
+    return out.view({q.size(0), -1});
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const auto saved = ctx->get_saved_variables();
-    const auto &q = saved[0], &k = saved[1], &v = saved[2], &kept = saved[3];
+    const auto &q = saved[0], &k = saved[1], &v = saved[2], &bias = saved[4];
     const auto state = c10::static_intrusive_pointer_cast<SavedAttention>(ctx->saved_data["options"].toCapsule());
     const auto& o = state->options;
-    const auto g = grads[0].contiguous();
-    const DistanceTables distances{saved[4], saved[5], state->distance_rows};
-    const auto gq = at::zeros_like(q), gk = at::zeros_like(k), gv = at::zeros_like(v);
-    std::size_t input = 3;  // inputs that are not there are not counted, and tables have no bias beside them
-    const auto gtable = [&](const at::Tensor& t) {
+    const DistanceTables distances{saved[5], saved[6], state->distance_rows};
+    const auto g = grads[0].contiguous().view({q.size(0), q.size(1), q.size(2), v.size(2)});
+    std::size_t input = 3;  // inputs that are not there are not counted
+    const auto sums = [&](const at::Tensor& t) {
       const bool wanted = t.defined() && ctx->needs_input_grad(input++);
-      return wanted ? at::zeros_like(t, t.options().dtype(at::kFloat)) : at::Tensor();
+      return wanted ? at::zeros(t.sizes(), t.options().dtype(at::kFloat)) : at::Tensor();
     };
-    const auto gwith_query = gtable(distances.with_query);
-    const DistanceTables gdistances{gwith_query, gtable(distances.with_key)};
-    at::Tensor gbias;
-    if (ctx->saved_data.count("bias_sizes") && ctx->needs_input_grad(3)) {
-      gbias = at::zeros(ctx->saved_data["bias_sizes"].toIntVector(), q.options().dtype(at::kFloat));
-    }
-    std::int64_t offset = 0;
-    for (std::int64_t s = 0; s < o.query_rows->count(); ++s) {
-      const auto slice = slice_of(kept, *state, s, offset);
-      offset += slice.p.numel();
-      const auto query = [&](const at::Tensor& t) {
-        return heads(t, o.query_rows->begin[s], o.query_rows->length[s], o.num_heads);
-      };
-      const auto key = [&](const at::Tensor& t) {
-        return heads(t, o.key_rows->begin[s], o.key_rows->length[s], o.num_heads);
-      };
-      key(gv).copy_(gemm(dropped(slice).transpose(1, 2), query(g)));
-      const auto ds = gemm(query(g), key(v).transpose(1, 2));  // d(dropped p), then d(score)
-      score_gradient(slice, RowSoftmax(o, gbias, s), gbias, ds);
-      if (o.scale != 1.0) ds.mul_(o.scale);
-      query(gq).copy_(gemm(ds, key(k)));
-      key(gk).copy_(gemm(ds.transpose(1, 2), query(q)));
-      if (distances.any()) add_distance_gradients(ds, {query(q), key(k)}, distances, {query(gq), key(gk)}, gdistances);
-    }
-    const auto as_given = [&](const at::Tensor& t) { return t.defined() ? t.to(q.scalar_type()) : t; };
-    if (gbias.defined()) gbias = gbias.to(static_cast<at::ScalarType>(ctx->saved_data["bias_dtype"].toInt()));
-    return {gq, gk, gv, gbias, as_given(gdistances.with_query), as_given(gdistances.with_key), {}, {}};
-  }
-
- private:
-  static Slice slice_of(const at::Tensor& kept, const SavedAttention& saved, std::int64_t s, std::int64_t offset) {
-    const auto& o = saved.options;
-    const std::int64_t m = o.query_rows->length[s], n = o.key_rows->length[s];
-    return {kept.narrow(0, offset, o.num_heads * m * n).view({o.num_heads, m, n}), o.query_rows->begin[s], saved.mask};
-  }
-
-  /// x: the queries and keys of all sequences.
-  static void probabilities(const SequenceHeads& x, const at::Tensor& bias, const DistanceTables& distances,
-                            const AttentionOptions& o, std::int64_t s, at::Tensor p) {
-    const SequenceHeads own{heads(x.q, o.query_rows->begin[s], o.query_rows->length[s], o.num_heads),
-                            heads(x.k, o.key_rows->begin[s], o.key_rows->length[s], o.num_heads)};
-    gemm_to(p, own.q, own.k.transpose(1, 2));
-    if (distances.any()) add_distance_scores(p, own, distances);
-    if (o.scale != 1.0) p.mul_(o.scale);
-    const RowSoftmax softmax(o, bias, s);
-    const std::int64_t n = p.size(2);
-    for_rows(p.size(0) * p.size(1), n, [&](std::int64_t first, std::int64_t last) {
-      WriteRow row(p, n);
-      for (std::int64_t r = first; r < last; ++r) {
-        softmax.apply(row.load(r * n, n), r);
-        row.store();
-      }
-    });
-  }
-
-  static void score_gradient(const Slice& slice, const RowSoftmax& layout, const at::Tensor& gbias,
-                             const at::Tensor& ds) {
-    const std::int64_t n = slice.p.size(2);
-    float* bias = gbias.defined() ? gbias.mutable_data_ptr<float>() : nullptr;
-    for_rows(slice.p.size(0) * slice.p.size(1), n, [&](std::int64_t first, std::int64_t last) {
-      ReadRow p(slice.p, n);
-      WriteRow out(ds, n);
-      for (std::int64_t r = first; r < last; ++r) {
-        float* row = out.load(r * n, n);
-        if (slice.mask.drops()) slice.drop(row, row, r);
-        if (layout.hides(r)) std::fill(row, row + n, 0.0f);
-        // Hidden keys have p = 0, so they add nothing to the bias gradient either.
-        kernels::softmax_backward(p.at(r * n), row, bias ? bias + layout.bias_offset(r) : nullptr, n);
-        out.store();
-      }
-    });
+    // Every row is written: sequences cover the queries, and with a cache there is no backward.
+    AttentionGradients out{at::empty(q.sizes(), q.options()), at::empty(k.sizes(), k.options()),
+                           at::empty(v.sizes(), v.options()), sums(bias)};
+    out.distances.with_query = sums(distances.with_query);
+    out.distances.with_key = sums(distances.with_key);
+    const AttentionCall call{q, k, v, o, state->mask, in_float32(bias), distances};
+    (attends_in_bf16(q, k, v, o) ? attend_bf16_backward : attend_backward)(call, g, saved[3], out);
+    const auto as_given = [](const at::Tensor& sum, const at::Tensor& t) {
+      return sum.defined() ? sum.to(t.scalar_type()) : sum;
+    };
+    return {out.q,
+            out.k,
+            out.v,
+            as_given(out.bias, bias),
+            as_given(out.distances.with_query, distances.with_query),
+            as_given(out.distances.with_key, distances.with_key),
+            {},
+            {}};
   }
 };
 
 }  // namespace
 
-at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& bias,
-                     const AttentionOptions& options) {
-  TESSERA_CHECK(q.dim() == 2 && q.size(1) % options.num_heads == 0, "attention takes [tokens, heads * size]");
-  TESSERA_CHECK(options.query_rows->count() == options.key_rows->count(), "queries and keys of different batches");
-  if (!has_kernels(q)) return composite::attention(q, k, v, bias, {}, options);
-  return Attention::apply(q.contiguous(), k.contiguous(), v.contiguous(), optional(bias), std::nullopt, std::nullopt,
-                          nullptr, options);
-}
-
-at::Tensor disentangled_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                                  const DistanceTables& distances, const AttentionOptions& options) {
-  TESSERA_CHECK(options.query_rows->begin == options.key_rows->begin, "distances are those of the same tokens");
-  if (!distances.any()) return attention(q, k, v, at::Tensor(), options);
-  if (!has_kernels(q)) return composite::attention(q, k, v, {}, distances, options);
+at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionOptions& o,
+                     const ScoreTerms& terms) {
+  TESSERA_CHECK(q.dim() == 4 && k.dim() == 3 && v.dim() == 3, "attention takes q [T, KV, G, D], k, v [T, KV, D]");
+  TESSERA_CHECK(o.query_rows->count() == o.key_rows->count(), "queries and keys of different batches");
+  const auto& distances = terms.distances;
+  const bool same_tokens = o.query_rows->begin == o.key_rows->begin && o.query_rows->length == o.key_rows->length;
+  TESSERA_CHECK(same_tokens || (!o.hides_queries && !distances.any()), "distances are those of the same tokens");
+  TESSERA_CHECK(!distances.any() || (q.size(2) == 1 && !terms.bias.defined()), "distances of heads with a bias");
+  if (!has_kernels(q)) return composite::attention(q, k, v, o, terms);
   const auto table = [](const at::Tensor& t) { return optional(t.defined() ? t.contiguous() : t); };
-  return Attention::apply(q.contiguous(), k.contiguous(), v.contiguous(), std::nullopt, table(distances.with_query),
-                          table(distances.with_key), distances.rows, options);
+  return Attention::apply(q, k, v, optional(terms.bias), table(distances.with_query), table(distances.with_key),
+                          distances.rows, o);
 }
 
 }  // namespace tessera::nn

@@ -1,4 +1,7 @@
 #pragma once
+// Attention of a query's heads over the keys of its sequence. Scores are made for a block of queries at a time and made
+// again in backward, so that nothing of size length x length is ever stored (the idea of Dao et al. 2022,
+// FlashAttention).
 #include <ATen/core/Tensor.h>
 
 #include <memory>
@@ -9,25 +12,44 @@
 namespace tessera::nn {
 
 struct AttentionOptions {
-  std::int64_t num_heads = 1;
-  double scale = 1.0;    // of q k^T
-  bool causal = false;   // query i of a sequence sees keys up to i + (its keys - its queries)
-  double dropout = 0.0;  // of the probabilities
-  /// [key tokens] uint8, 1: visible; undefined: all. A query that sees no key attends to all of them evenly (what
-  /// adding the smallest finite number to every score does).
+  double scale = 1.0;       // of q k^T
+  bool causal = false;      // query i of a sequence, at the place i + (its keys - its queries), sees no key behind it
+  std::int64_t window = 0;  // a causal query sees this many keys, its own included; 0: all before it
+  double softcap = 0;       // scores become softcap * tanh(score / softcap); 0: as they are
+  double dropout = 0;       // of the probabilities
+  /// [key tokens] uint8, 1: visible; undefined: all. A query that sees no key attends to all keys of its sequence
+  /// evenly (what adding the smallest finite number to every score does), or to those before it.
   at::Tensor key_visible;
-  bool hides_queries = false;  // a query that is no visible key attends to all keys evenly, too
+  bool blind_query_sees_past = false;
+  bool hides_queries = false;  // a query that is no visible key attends to all keys evenly, too, whatever its scores
+  /// Linear biases (Press et al. 2022): bias_scale * slopes [KV * G] * key_position [key tokens], both float32, is
+  /// added to the scores after `scale`; undefined: none. bias_in_bfloat16 rounds both and their product.
+  at::Tensor slopes, key_position;
+  double bias_scale = 1.0;
+  bool bias_in_bfloat16 = false;
   std::shared_ptr<const SequenceRows> query_rows, key_rows;  // same count
 };
 
-/// softmax(scale q k^T + bias) v within each sequence. q: [query tokens, H * D], k, v: [key tokens, H * D]; bias: [H,
-/// longest query, longest key] for every sequence alike, or undefined. Statistics in float32; probabilities are kept
-/// for backward, masks are not.
-at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& bias,
-                     const AttentionOptions& options);
+/// What scores depend on beside queries and keys; gradients reach it. At most one of the two.
+struct ScoreTerms {
+  /// [KV * G, longest query, longest key], added after `scale`, in every sequence alike; in bfloat16 where q is, as
+  /// upstream's T5 does.
+  at::Tensor bias = {};
+  DistanceTables distances = {};  // added before `scale`; queries and keys are the same tokens, and G is 1
+};
 
-/// The same with scores of distances, softmax(scale (q k^T + distances)) v. Queries and keys are the same tokens.
-at::Tensor disentangled_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                                  const DistanceTables& distances, const AttentionOptions& options);
+/// q: [query tokens, KV, G, D], head h = kv * G + g reads the keys and values of kv; k, v: [key tokens, KV, D]; any
+/// strides but the last, which is 1. Result: [query tokens, KV * G * D]. Statistics in float32; besides q, k, v and the
+/// terms only one number for each query and head is kept for backward.
+at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionOptions& options,
+                     const ScoreTerms& terms = {});
+
+/// [tokens, heads * D] as the q of `heads` heads with keys of their own, and as their k or v.
+inline at::Tensor query_heads(const at::Tensor& x, std::int64_t heads) {
+  return x.view({x.size(0), heads, 1, -1});
+}
+inline at::Tensor key_heads(const at::Tensor& x, std::int64_t heads) {
+  return x.view({x.size(0), heads, -1});
+}
 
 }  // namespace tessera::nn

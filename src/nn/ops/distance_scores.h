@@ -22,17 +22,55 @@ struct DistanceTables {
   }
 };
 
-/// One sequence's queries and keys, [H, N, D].
+/// Queries and keys of some heads in one sequence, [H, N, D].
 struct SequenceHeads {
   at::Tensor q, k;
 };
 
-/// p += these scores. p: [H, N, N], contiguous, of the tables' dtype.
-void add_distance_scores(const at::Tensor& p, const SequenceHeads& x, const DistanceTables& tables);
+/// These scores of some heads in one sequence. Rows hold all keys of the sequence. Bits depend on nothing but the
+/// arguments.
+class DistanceScores {
+ public:
+  DistanceScores() = default;  // there are none
+  /// x: of the heads from first_head on, of the tables' dtype. with_gradients: add_gradient() will be called.
+  DistanceScores(const DistanceTables& tables, const SequenceHeads& x, bool with_gradients,
+                 std::int64_t first_head = 0);
 
-/// The gradients of one sequence are added to those of its queries and keys, gx, and to those of the tables, float32.
-/// ds: the scores' gradient, [H, N, N]. Bits depend on nothing but the arguments.
-void add_distance_gradients(const at::Tensor& ds, const SequenceHeads& x, const DistanceTables& tables,
-                            const SequenceHeads& gx, const DistanceTables& gtables);
+  bool any() const { return length_ > 0; }
+  /// products [N] of a query += its scores.
+  void add(std::int64_t head, std::int64_t query, float* products) const;
+  /// g: the gradient of add()'s result. One thread a head.
+  void add_gradient(std::int64_t head, std::int64_t query, const float* g);
+  /// What add_gradient() took is added to the gradients of queries and keys, gx (as x is), and to those of the tables,
+  /// float32, where these are wanted.
+  void add_gradients_to(const SequenceHeads& gx, const DistanceTables& gtables) const;
+
+ private:
+  /// Products of tokens with the rows that the sequence uses, and their gradients, in float32.
+  struct Products {
+    at::Tensor values, gradients;  // [H, N, W] of queries, [H, W, N] of keys
+    const float* read(std::int64_t first) const { return values.const_data_ptr<float>() + first; }
+    float* write(std::int64_t first) const { return gradients.mutable_data_ptr<float>() + first; }
+  };
+  /// Distances [begin, end) of the same row (step 0), or of one row after another (step 1).
+  struct Segment {
+    std::int64_t begin, end, row, step;
+  };
+  /// Keys [first, first + count) of a query, the row of the first; those after it have the same, or the one before.
+  struct Keys {
+    std::int64_t first, count, row;
+    bool same_row;
+  };
+  template <class Body>
+  void for_keys(std::int64_t query, const Body& body) const;
+  at::Tensor part_of(const at::Tensor& table) const;
+  std::int64_t offset(std::int64_t head) const { return (head - first_head_) * length_ * width_; }
+
+  SequenceHeads x_;
+  at::Tensor with_query_, with_key_;  // [H, W, D]
+  Products query_, key_;
+  std::vector<Segment> segments_;
+  std::int64_t first_head_ = 0, heads_ = 0, length_ = 0, size_ = 0, first_row_ = 0, width_ = 0;
+};
 
 }  // namespace tessera::nn

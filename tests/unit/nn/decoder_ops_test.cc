@@ -8,7 +8,7 @@
 
 #include "nn/kernels/bf16_dot.h"
 #include "nn/layers/activation.h"
-#include "nn/ops/causal_attention.h"
+#include "nn/ops/attention.h"
 #include "nn/ops/linear_cross_entropy.h"
 #include "nn/ops/rms_norm.h"
 #include "nn/ops/rotary.h"
@@ -36,7 +36,7 @@ void PrintTo(const AttentionCase& c, std::ostream* out) {
 
 // Eager attention of one sequence, as upstream writes it.
 at::Tensor eager(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionCase& c,
-                 const CausalAttentionOptions& o, std::int64_t begin) {
+                 const AttentionOptions& o, std::int64_t begin) {
   const std::int64_t n = q.size(0);
   const auto heads = [&](const at::Tensor& t) { return t.repeat_interleave(c.groups, 1).transpose(0, 1); };
   auto s = torch::matmul(q.flatten(1, 2).transpose(0, 1), heads(k).transpose(1, 2)) * o.scale;
@@ -59,8 +59,9 @@ std::int64_t tokens_of(const AttentionCase& c) {
   return std::accumulate(c.lengths.begin(), c.lengths.end(), std::int64_t{0});
 }
 
-CausalAttentionOptions options_of(const AttentionCase& c) {
-  CausalAttentionOptions o;
+AttentionOptions options_of(const AttentionCase& c) {
+  AttentionOptions o;
+  o.causal = true;
   o.scale = 0.3;
   o.window = c.window;
   o.softcap = c.softcap;
@@ -94,7 +95,7 @@ TEST_P(CausalAttentionOp, EqualsEagerAttention) {
   const auto o = options_of(c);
   const std::int64_t tokens = tokens_of(c);
   const auto& rows = o.key_rows;
-  const auto fused = [&](const Inputs& i) { return causal_attention(i[0], i[1], i[2], o); };
+  const auto fused = [&](const Inputs& i) { return attention(i[0], i[1], i[2], o); };
   const auto composite = [&](const Inputs& i) {
     std::vector<at::Tensor> out;
     for (std::size_t s = 0; s < c.lengths.size(); ++s) {
@@ -146,7 +147,7 @@ TEST_P(CausalAttentionInPairs, EqualsFloat32) {
   const auto make = [&](at::IntArrayRef sizes) { return torch::randn(sizes).to(at::kBFloat16); };
   const auto attend = [&](const Inputs& i, at::ScalarType dtype) {
     tensor::manual_seed(7);
-    return causal_attention(i[0].to(dtype), i[1].to(dtype), i[2].to(dtype), o).to(at::kBFloat16);
+    return attention(i[0].to(dtype), i[1].to(dtype), i[2].to(dtype), o).to(at::kBFloat16);
   };
   const Inputs inputs = {make({tokens, c.kv, c.groups, c.size}), make({tokens, c.kv, c.size}),
                          make({tokens, c.kv, 2 * c.size})};
@@ -186,20 +187,195 @@ INSTANTIATE_TEST_SUITE_P(
       return name;
     });
 
+/// What attention of encoders, and of decoders behind an encoder or with a trained bias, has beside AttentionCase.
+struct WholeCase {
+  std::string name;
+  std::vector<std::int64_t> queries, keys;  // lengths
+  bool causal = false, bias = false, hidden_keys = false, hides_queries = false;
+  int distances = 0;  // 1: with queries, 2: with keys, 3: with both
+  double dropout = 0;
+  std::int64_t buckets = 0;  // of far distances, which share rows of the tables
+};
+
+void PrintTo(const WholeCase& c, std::ostream* out) {
+  *out << c.name;
+}
+
+class WholeAttention : public testing::TestWithParam<WholeCase> {
+ protected:
+  static constexpr std::int64_t kHeads = 2, kSize = 16;
+
+  WholeAttention() {
+    torch::manual_seed(1);
+    const auto rows_of = [](const std::vector<std::int64_t>& lengths) {
+      auto rows = std::make_shared<SequenceRows>();
+      std::int64_t begin = 0;
+      for (auto n : lengths) rows->begin.push_back(begin), rows->length.push_back(n), begin += n;
+      return rows;
+    };
+    options_.scale = 0.3;
+    options_.causal = c_.causal;
+    options_.dropout = c_.dropout;
+    options_.hides_queries = c_.hides_queries;
+    options_.query_rows = rows_of(c_.queries);
+    options_.key_rows = rows_of(c_.keys);
+    const auto tokens = [](const SequenceRows& rows) { return rows.begin.back() + rows.length.back(); };
+    const std::int64_t m = tokens(*options_.query_rows), n = tokens(*options_.key_rows);
+    if (c_.hidden_keys) {
+      options_.key_visible = torch::ones({n}, torch::kByte);
+      options_.key_visible.narrow(0, 0, 2).zero_();
+      options_.key_visible[c_.keys[0] - 1] = 0;
+    }
+    const std::int64_t longest = options_.query_rows->longest();
+    inputs_ = {torch::randn({m, kHeads * kSize}), torch::randn({n, kHeads * kSize}), torch::randn({n, kHeads * kSize})};
+    if (c_.bias) inputs_.push_back(torch::randn({kHeads, longest, options_.key_rows->longest()}));
+    if (c_.distances > 0) {
+      const std::int64_t near = c_.buckets > 0 ? c_.buckets : longest - 1;  // beyond, two distances share a row
+      rows_ = std::make_shared<std::vector<std::int64_t>>();
+      for (std::int64_t d = 1 - longest; d < longest; ++d) {
+        const auto far = std::max<std::int64_t>(0, std::abs(d) - near);
+        rows_->push_back(longest + 3 + (d < 0 ? -1 : 1) * (std::min(std::abs(d), near) + (far + 1) / 2));
+      }
+      for (const int side : {1, 2})
+        if (c_.distances & side) inputs_.push_back(torch::randn({2 * longest + 9, kHeads * kSize}));
+    }
+  }
+
+  at::Tensor attend(const Inputs& i, at::ScalarType dtype = at::kFloat) const {
+    const auto at = [&](std::size_t k) { return i[k].to(dtype); };
+    ScoreTerms terms;
+    if (c_.bias) terms.bias = at(3);
+    if (c_.distances & 1) terms.distances.with_query = at(3);
+    if (c_.distances & 2) terms.distances.with_key = at(c_.distances == 3 ? 4 : 3);
+    terms.distances.rows = rows_;
+    tensor::manual_seed(7);
+    return attention(query_heads(at(0), kHeads), key_heads(at(1), kHeads), key_heads(at(2), kHeads), options_, terms);
+  }
+
+  /// One sequence at a time, every score written out.
+  at::Tensor eager(const Inputs& i) const {
+    std::vector<at::Tensor> out;
+    for (std::size_t s = 0; s < c_.queries.size(); ++s) {
+      const std::int64_t m = c_.queries[s], n = c_.keys[s];
+      const auto heads = [&](const at::Tensor& x, const SequenceRows& rows) {
+        return x.narrow(0, rows.begin[s], rows.length[s]).view({rows.length[s], kHeads, kSize}).transpose(0, 1);
+      };
+      const auto q = heads(i[0], *options_.query_rows), k = heads(i[1], *options_.key_rows);
+      auto scores = torch::matmul(q, k.transpose(1, 2));
+      if (c_.distances > 0) {
+        std::vector<std::int64_t> places;
+        const auto zero = static_cast<std::int64_t>(rows_->size() / 2);
+        for (std::int64_t a = 0; a < m; ++a)
+          for (std::int64_t b = 0; b < n; ++b) places.push_back((*rows_)[static_cast<std::size_t>(zero + a - b)]);
+        const auto of = [&](const at::Tensor& table) {  // [M, N, H, D]
+          return table.index_select(0, torch::tensor(places)).view({m, n, kHeads, kSize});
+        };
+        if (c_.distances & 1) scores = scores + torch::einsum("hmd,mnhd->hmn", {q, of(i[3])});
+        if (c_.distances & 2) scores = scores + torch::einsum("hnd,mnhd->hmn", {k, of(i.back())});
+      }
+      scores = scores * options_.scale;
+      if (c_.bias) scores = scores + i[3].narrow(1, 0, m).narrow(2, 0, n);
+      auto seen = torch::ones({m, n}, torch::kBool);
+      if (c_.causal) seen = seen.tril(n - m);
+      if (c_.hidden_keys) {
+        const auto visible = options_.key_visible.narrow(0, options_.key_rows->begin[s], n).ne(0);
+        seen = seen.logical_and(visible.unsqueeze(0));
+        if (c_.hides_queries) seen = seen.logical_and(visible.unsqueeze(1));
+      }
+      scores = torch::where(seen, scores, torch::full({}, -1e30, scores.options()));
+      out.push_back(
+          torch::matmul(torch::softmax(scores, -1), heads(i[2], *options_.key_rows)).transpose(0, 1).reshape({m, -1}));
+    }
+    return torch::cat(out);
+  }
+
+  const WholeCase c_ = GetParam();
+  AttentionOptions options_;
+  std::shared_ptr<std::vector<std::int64_t>> rows_;
+  Inputs inputs_;
+};
+
+TEST_P(WholeAttention, EqualsEagerAttention) {
+  if (c_.dropout > 0) GTEST_SKIP() << "masks are this project's own";
+  const auto fused = [&](const Inputs& i) { return attend(i); };
+  const auto composite = [&](const Inputs& i) { return eager(i); };
+  // The gradient of a query that sees nothing goes nowhere in the composite; a hidden one has none in both.
+  if (c_.hidden_keys && c_.causal)
+    test::expect_close(fused(inputs_), composite(inputs_), 2e-5, "value");
+  else
+    expect_same(inputs_, fused, composite, 5e-5);
+}
+
+TEST_P(WholeAttention, InPairsEqualsFloat32) {
+  if (!kernels::has_bf16_dot()) GTEST_SKIP() << "no instructions for pairs of bfloat16";
+  Inputs inputs;
+  for (const auto& t : inputs_) inputs.push_back(t.to(at::kBFloat16));
+  // What is freed here is likely to be scratch memory below.
+  Inputs none;
+  for (const auto& t : inputs) none.push_back(at::full_like(t, NAN).set_requires_grad(true));
+  attend(none, at::kBFloat16).sum().backward();
+  expect_same(
+      inputs, [&](const Inputs& i) { return attend(i, at::kBFloat16); },
+      [&](const Inputs& i) { return attend(i).to(at::kBFloat16); }, 2.5e-2);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Settings, WholeAttention,
+    testing::Values(
+        WholeCase{.name = "encoder", .queries = {5, 1, 70}, .keys = {5, 1, 70}},
+        WholeCase{.name = "behind an encoder", .queries = {5, 1, 70}, .keys = {40, 3, 33}},
+        WholeCase{.name = "many queries of few keys", .queries = {200}, .keys = {3}},
+        WholeCase{.name = "hidden keys", .queries = {7, 4}, .keys = {75, 4}, .hidden_keys = true},
+        WholeCase{.name = "a trained bias", .queries = {40, 70, 7}, .keys = {40, 70, 7}, .bias = true},
+        WholeCase{.name = "a causal bias", .queries = {40, 150, 7}, .keys = {40, 150, 7}, .causal = true, .bias = true},
+        WholeCase{.name = "a causal bias behind a prefix",
+                  .queries = {40, 7},
+                  .keys = {45, 12},
+                  .causal = true,
+                  .bias = true},
+        WholeCase{.name = "a causal bias and hidden keys",
+                  .queries = {40, 70},
+                  .keys = {40, 70},
+                  .causal = true,
+                  .bias = true,
+                  .hidden_keys = true},
+        WholeCase{.name = "a bias and dropout", .queries = {75, 7}, .keys = {75, 7}, .bias = true, .dropout = 0.3},
+        WholeCase{.name = "distances with queries", .queries = {40, 70}, .keys = {40, 70}, .distances = 1},
+        WholeCase{.name = "distances with keys", .queries = {40, 70}, .keys = {40, 70}, .distances = 2},
+        WholeCase{.name = "distances in buckets",
+                  .queries = {40, 150, 1},
+                  .keys = {40, 150, 1},
+                  .distances = 3,
+                  .buckets = 9},
+        WholeCase{.name = "distances of hidden tokens",
+                  .queries = {40, 70},
+                  .keys = {40, 70},
+                  .hidden_keys = true,
+                  .hides_queries = true,
+                  .distances = 3,
+                  .buckets = 9},
+        WholeCase{
+            .name = "distances and dropout", .queries = {75, 7}, .keys = {75, 7}, .distances = 3, .dropout = 0.3}),
+    [](const auto& info) {
+      std::string name = info.param.name;
+      std::replace(name.begin(), name.end(), ' ', '_');
+      return name;
+    });
+
 TEST(CausalAttentionOp, ReadsHeadsOfAFusedProjectionInPlace) {
   torch::manual_seed(1);
-  CausalAttentionOptions o;
+  AttentionOptions o;
+  o.causal = true;
   o.query_rows = o.key_rows = std::make_shared<SequenceRows>(SequenceRows::uniform(2, 4, 4));
   expect_same(
       {torch::randn({8, 2 * 4 * 6})},
       [&](const Inputs& i) {
         const auto parts = i[0].view({8, 2, 4, 6}).split_with_sizes({2, 1, 1}, 2);
-        return causal_attention(parts[0], parts[1].squeeze(2), parts[2].squeeze(2), o);
+        return attention(parts[0], parts[1].squeeze(2), parts[2].squeeze(2), o);
       },
       [&](const Inputs& i) {
         const auto x = i[0].view({8, 2, 4, 6});
-        return causal_attention(x.narrow(2, 0, 2).contiguous(), x.select(2, 2).contiguous(),
-                                x.select(2, 3).contiguous(), o);
+        return attention(x.narrow(2, 0, 2).contiguous(), x.select(2, 2).contiguous(), x.select(2, 3).contiguous(), o);
       },
       1e-6);
 }

@@ -119,12 +119,20 @@ TEST(LoraLinearOp, DropoutUsesOneMaskBothWays) {
   test::expect_close(gx * x, y, 1e-6, "mask");
 }
 
+constexpr std::int64_t kHeads = 2;
+
+/// q, k, v of [tokens, heads * D], and a bias perhaps.
+at::Tensor attention(const Inputs& i, const AttentionOptions& o) {
+  return attention(query_heads(i[0], kHeads), key_heads(i[1], kHeads), key_heads(i[2], kHeads), o,
+                   {.bias = i.size() > 3 ? i[3] : at::Tensor()});
+}
+
 // One sequence at a time, every step written out.
 at::Tensor plain_attention(const Inputs& i, const AttentionOptions& o) {
   Inputs rows;
   for (std::int64_t s = 0; s < o.query_rows->count(); ++s) {
     const auto heads = [&](const at::Tensor& x, const SequenceRows& r) {
-      return x.narrow(0, r.begin[s], r.length[s]).view({r.length[s], o.num_heads, -1}).transpose(0, 1);
+      return x.narrow(0, r.begin[s], r.length[s]).view({r.length[s], kHeads, -1}).transpose(0, 1);
     };
     const auto q = heads(i[0], *o.query_rows), k = heads(i[1], *o.key_rows), v = heads(i[2], *o.key_rows);
     const auto m = q.size(1), n = k.size(1);
@@ -145,7 +153,6 @@ at::Tensor plain_attention(const Inputs& i, const AttentionOptions& o) {
 
 AttentionOptions ragged(bool causal) {
   AttentionOptions o;
-  o.num_heads = 2;
   o.causal = causal;
   o.scale = 0.7;
   o.query_rows = std::make_shared<SequenceRows>(SequenceRows{{0, 5, 6}, {5, 1, 7}});
@@ -157,8 +164,7 @@ TEST(AttentionOp, CrossAttentionOfRaggedSequencesEqualsComposite) {
   torch::manual_seed(1);
   const auto o = ragged(false);
   expect_same(
-      {normal({13, 12}), normal({16, 12}), normal({16, 12})},
-      [&](const Inputs& i) { return attention(i[0], i[1], i[2], {}, o); },
+      {normal({13, 12}), normal({16, 12}), normal({16, 12})}, [&](const Inputs& i) { return attention(i, o); },
       [&](const Inputs& i) { return plain_attention(i, o); }, 1e-5);
 }
 
@@ -167,8 +173,7 @@ TEST(AttentionOp, CausalWithBiasEqualsCompositeAndSumsTheBiasGradient) {
   const auto o = ragged(true);
   expect_same(
       {normal({13, 12}), normal({13, 12}), normal({13, 12}), normal({2, 7, 7})},
-      [&](const Inputs& i) { return attention(i[0], i[1], i[2], i[3], o); },
-      [&](const Inputs& i) { return plain_attention(i, o); }, 1e-5);
+      [&](const Inputs& i) { return attention(i, o); }, [&](const Inputs& i) { return plain_attention(i, o); }, 1e-5);
 }
 
 TEST(AttentionOp, InvisibleKeysAreLeftOutAndNoKeyAtAllMeansAllEvenly) {
@@ -177,7 +182,7 @@ TEST(AttentionOp, InvisibleKeysAreLeftOutAndNoKeyAtAllMeansAllEvenly) {
   o.key_visible = torch::ones({16}, torch::kByte);
   o.key_visible.index_put_({torch::tensor({1, 4, 9, 10, 11})}, 0);  // all keys of the second sequence
   const Inputs inputs{normal({13, 12}), normal({16, 12}), normal({16, 12})};
-  test::expect_close(attention(inputs[0], inputs[1], inputs[2], {}, o), plain_attention(inputs, o), 1e-5, "value");
+  test::expect_close(attention(inputs, o), plain_attention(inputs, o), 1e-5, "value");
 }
 
 TEST(AttentionOp, DropoutKeepsTheExpectationAndItsGradientIsConsistent) {
@@ -188,14 +193,14 @@ TEST(AttentionOp, DropoutKeepsTheExpectationAndItsGradientIsConsistent) {
   o.dropout = 0.3;
   tensor::manual_seed(1);
   auto mean = torch::zeros_like(expected);
-  for (int i = 0; i < 2000; ++i) mean += attention(in[0], in[1], in[2], {}, o) / 2000;
+  for (int i = 0; i < 2000; ++i) mean += attention(in, o) / 2000;
   EXPECT_LT((mean - expected).abs().max().item<double>(), 0.15);
   // Directional derivative with the same mask.
   auto v = in[2].clone().set_requires_grad(true), q = in[0].clone().set_requires_grad(true);
   const auto dir_v = normal({16, 12}), dir_q = normal({13, 12}), weights = normal({13, 12});
   const auto value = [&](const at::Tensor& q_at, const at::Tensor& v_at) {
     tensor::manual_seed(8);
-    return (attention(q_at, in[1], v_at, {}, o) * weights).sum();
+    return (attention({q_at, in[1], v_at}, o) * weights).sum();
   };
   value(q, v).backward();
   const double h = 1e-2,

@@ -12,7 +12,6 @@
 #include "nn/composite/composite.h"
 #include "nn/layers/activation.h"
 #include "nn/ops/attention.h"
-#include "nn/ops/causal_attention.h"
 #include "nn/ops/dora.h"
 #include "nn/ops/dropout_ops.h"
 #include "nn/ops/gemm.h"
@@ -332,13 +331,13 @@ TEST_P(OtherDevice, Attention) {
         inputs,
         [&](const auto& x, const auto& place) {
           AttentionOptions options;
-          options.num_heads = 2;
           options.scale = o.scale;
           options.causal = o.causal;
           options.dropout = o.dropout;
           if (o.hidden) options.key_visible = place(visible);
           options.query_rows = options.key_rows = rows_of({4, 3, 2});
-          return attention(x[0], x[1], x[2], o.bias ? x[3] : at::Tensor(), options);
+          return attention(query_heads(x[0], 2), key_heads(x[1], 2), key_heads(x[2], 2), options,
+                           {.bias = o.bias ? x[3] : at::Tensor()});
         },
         o.name);
   }
@@ -360,14 +359,15 @@ TEST_P(OtherDevice, DisentangledAttention) {
         {values({9, 8}), values({9, 8}), values({9, 8}), values({5, 8}), values({5, 8})},
         [&](const auto& x, const auto& place) {
           AttentionOptions options;
-          options.num_heads = 2;
           options.scale = 0.3;
           options.dropout = o.dropout;
           options.hides_queries = true;
           if (o.hidden) options.key_visible = place(visible);
           options.query_rows = options.key_rows = rows_of({4, 3, 2});
           const DistanceTables tables{o.with_query ? x[3] : at::Tensor(), o.with_key ? x[4] : at::Tensor(), rows};
-          return disentangled_attention(x[0], x[1], x[2], tables, options) + 0 * (x[3].sum() + x[4].sum());
+          return attention(query_heads(x[0], 2), key_heads(x[1], 2), key_heads(x[2], 2), options,
+                           {.distances = tables}) +
+                 0 * (x[3].sum() + x[4].sum());
         },
         o.name);
   }
@@ -378,10 +378,9 @@ TEST_P(OtherDevice, AttentionToOtherRows) {
       {values({5, 8}), values({9, 8}), values({9, 8})},
       [&](const auto& x, const auto&) {
         AttentionOptions options;
-        options.num_heads = 4;
         options.query_rows = rows_of({2, 3});
         options.key_rows = rows_of({5, 4});
-        return attention(x[0], x[1], x[2], {}, options);
+        return attention(query_heads(x[0], 4), key_heads(x[1], 4), key_heads(x[2], 4), options);
       },
       "cross");
 }
@@ -389,7 +388,7 @@ TEST_P(OtherDevice, AttentionToOtherRows) {
 TEST_P(OtherDevice, CausalAttention) {
   struct Variant {
     std::string name;
-    std::function<void(CausalAttentionOptions&)> set;
+    std::function<void(AttentionOptions&)> set;
     bool hidden = false, biased = false;
   };
   const auto visible = torch::tensor({0, 1, 0, 1, 1, 0, 0, 0, 1}, at::kByte);  // some queries see nothing
@@ -410,12 +409,13 @@ TEST_P(OtherDevice, CausalAttention) {
     expect_same(
         {values({9, 2, 2, 4}), values({9, 2, 4}), values({9, 2, 4})},
         [&](const auto& x, const auto& place) {
-          CausalAttentionOptions options;
+          AttentionOptions options;
+          options.causal = true;
           variant.set(options);
           if (variant.hidden) options.key_visible = place(visible);
           if (variant.biased) options.slopes = place(slopes), options.key_position = place(places);
           options.query_rows = options.key_rows = rows_of({5, 4});
-          return causal_attention(x[0], x[1], x[2], options);
+          return attention(x[0], x[1], x[2], options);
         },
         variant.name);
   }
@@ -427,10 +427,11 @@ TEST_P(OtherDevice, CausalAttentionOfRowsThatAreABatch) {
       expect_same(
           {values({8, keys, heads, 4}), values({8, keys, 4}), values({8, keys, 4})},
           [&](const auto& x, const auto&) {
-            CausalAttentionOptions options;
+            AttentionOptions options;
+            options.causal = true;
             options.scale = 0.4;
             options.query_rows = options.key_rows = rows_of({4, 4});
-            return causal_attention(x[0], x[1], x[2], options);
+            return attention(x[0], x[1], x[2], options);
           },
           std::to_string(keys) + " keys, " + std::to_string(heads) + " heads of each");
 }
@@ -439,14 +440,15 @@ TEST_P(OtherDevice, CausalAttentionBehindACache) {
   expect_same(
       {values({3, 1, 2, 4}), values({12, 1, 4}), values({12, 1, 4})},
       [&](const auto& x, const auto&) {
-        CausalAttentionOptions options;
+        AttentionOptions options;
+        options.causal = true;
         options.query_rows = rows_of({1, 2});
         auto keys = std::make_shared<SequenceRows>();
         keys->begin = {0, 6};  // with room behind each
         keys->length = {4, 5};
         options.key_rows = keys;
         // The CPU's kernel leaves keys that no sequence has without a gradient, so none is asked for.
-        return causal_attention(x[0], x[1].detach(), x[2].detach(), options) + 0 * (x[1].sum() + x[2].sum());
+        return attention(x[0], x[1].detach(), x[2].detach(), options) + 0 * (x[1].sum() + x[2].sum());
       },
       "cache");
 }

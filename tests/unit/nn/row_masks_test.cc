@@ -7,7 +7,6 @@
 #include <numeric>
 
 #include "nn/ops/attention.h"
-#include "nn/ops/causal_attention.h"
 #include "nn/ops/dropout_ops.h"
 #include "nn/ops/lora_linear.h"
 #include "nn/ops/noise.h"
@@ -84,17 +83,11 @@ TEST(RowMasks, AttentionOfASequenceIsTheSameInAnyBatch) {
       return t.narrow(0, begin, n);
     };
     return drawn(part(torch::arange(9)), [&] {
-      if (!causal) {
-        AttentionOptions options;
-        options.num_heads = 2;
-        options.dropout = 0.5;
-        options.query_rows = options.key_rows = rows;
-        return attention(part(q), part(k), part(v), {}, options);
-      }
-      CausalAttentionOptions options;
+      AttentionOptions options;
+      options.causal = causal;
       options.dropout = 0.5;
       options.query_rows = options.key_rows = rows;
-      return causal_attention(part(q).view({-1, 2, 1, 4}), part(k).view({-1, 2, 4}), part(v).view({-1, 2, 4}), options);
+      return attention(query_heads(part(q), 2), key_heads(part(k), 2), key_heads(part(v), 2), options);
     });
   };
   for (const bool causal : {false, true}) {

@@ -1,4 +1,4 @@
-#include "nn/ops/causal_attention_bf16.h"
+#include "nn/ops/attention_bf16.h"
 #include "nn/ops/device.h"
 
 #include <ATen/Parallel.h>
@@ -10,12 +10,12 @@
 #include "nn/kernels/bf16_dot.h"
 #include "nn/kernels/bf16_tiles.h"
 #include "nn/kernels/row_kernels.h"
-#include "nn/ops/causal_scores.h"
+#include "nn/ops/attention_scores.h"
 
 namespace tessera::nn {
 namespace {
 
-// Shapes: N keys of a sequence, which has as many queries; B queries of a block and W its keys, both by whole groups,
+// Shapes: N keys of a sequence; B queries of a block and W its keys, both by whole groups,
 // for which scratch memory always has room.
 
 constexpr std::int64_t kMostQueries = 64, kScoresOfBlock = 1 << 16;
@@ -90,10 +90,11 @@ struct Tiles {
 template <class Products>
 struct HeadBlock : QueryBlock {
   static constexpr std::int64_t kGroup = Products::kGroup;
-  const CausalAttentionOptions& options;
-  Scores scores{options, *this};
+  const AttentionOptions& options;
+  Scores scores;
 
-  HeadBlock(const CausalAttentionOptions& o, const QueryBlock& block) : QueryBlock(block), options(o) {}
+  HeadBlock(const AttentionCall& call, const QueryBlock& block, const at::Tensor& bias_gradient)
+      : QueryBlock(block), options(call.options), scores(call, *this, bias_gradient) {}
   HeadBlock(const HeadBlock&) = delete;
   HeadBlock& operator=(const HeadBlock&) = delete;
 
@@ -101,7 +102,8 @@ struct HeadBlock : QueryBlock {
   std::int64_t pairs() const { return (count + 1) / 2; }
   std::int64_t width() const { return rounded_up(keys, kGroup); }
   std::int64_t stride() const { return kernels::vnni_stride(width()); }  // of rows of W
-  bool sees_all() const { return options.key_visible.defined(); }        // a query that sees no visible key reads all
+  /// A causal query that sees no visible key reads all, too.
+  bool sees_all() const { return !options.causal || options.key_visible.defined(); }
   /// Of queries [i, i + rows): keys [first, last) by whole groups.
   std::pair<std::int64_t, std::int64_t> keys_of(std::int64_t i, std::int64_t rows) const {
     if (sees_all()) return {0, width()};
@@ -128,39 +130,48 @@ void for_groups(std::int64_t rows, const Body& body) {
   for (std::int64_t i = 0; i < rows; i += Products::kGroup) body(i, std::min(Products::kGroup, rows - i));
 }
 
+/// bias_gradient: what rows of scores add to, or undefined.
 template <class Products, class Body>
-void for_blocks(const CausalAttentionOptions& o, std::int64_t s, std::int64_t kv, std::int64_t query_head,
-                const Body& body) {
+void for_blocks(const AttentionCall& call, std::int64_t s, std::int64_t kv, std::int64_t query_head,
+                const at::Tensor& bias_gradient, const Body& body) {
   constexpr auto kGroup = Products::kGroup;
-  const std::int64_t n = o.key_rows->length[s];
+  const auto& o = call.options;
+  const std::int64_t m = o.query_rows->length[s], n = o.key_rows->length[s];
   const auto step = std::clamp(kScoresOfBlock / std::max<std::int64_t>(1, n) / kGroup * kGroup, kGroup, kMostQueries);
-  for (std::int64_t begin = 0; begin < n; begin += step) {
-    const std::int64_t count = std::min(step, n - begin);
+  for (std::int64_t begin = 0; begin < m; begin += step) {
+    const std::int64_t count = std::min(step, m - begin), place = begin + n - m;
     std::int64_t lo = 0, hi = n;
-    if (!o.key_visible.defined()) {
-      hi = begin + count;
-      if (o.window > 0) lo = std::max<std::int64_t>(0, begin - o.window + 1) / kGroup * kGroup;
+    if (o.causal && !o.key_visible.defined()) {
+      hi = place + count;
+      if (o.window > 0) lo = std::max<std::int64_t>(0, place - o.window + 1) / kGroup * kGroup;
     }
-    body(HeadBlock<Products>(o, {.first_head = kv,
-                                 .kv_heads = 1,
-                                 .first_query_head = query_head,
-                                 .query_row = o.query_rows->begin[s] + begin,
-                                 .key_row = o.key_rows->begin[s] + lo,
-                                 .count = count,
-                                 .keys = hi - lo,
-                                 .place = begin - lo,
-                                 .lo = lo,
-                                 .total_keys = n}));
+    body(HeadBlock<Products>(call,
+                             {.first_head = kv,
+                              .kv_heads = 1,
+                              .first_query_head = query_head,
+                              .begin = begin,
+                              .query_row = o.query_rows->begin[s] + begin,
+                              .key_row = o.key_rows->begin[s] + lo,
+                              .count = count,
+                              .keys = hi - lo,
+                              .place = place - lo,
+                              .lo = lo,
+                              .total_keys = n},
+                             bias_gradient));
   }
 }
 
-/// Calls attend(sequence, head of keys) of a Head made from `arguments` for all of them.
+/// Calls attend(sequence, head of keys) of a Head made from `arguments` for all of them. One thread has all sequences
+/// of a head where these add to the same gradients.
 template <class Head, class... Arguments>
-void for_heads(const CausalAttentionCall& call, Arguments&&... arguments) {
-  const std::int64_t kv = call.k.size(1);
-  at::parallel_for(0, call.options.key_rows->count() * kv, 1, [&](std::int64_t begin, std::int64_t end) {
+void for_heads(const AttentionCall& call, Arguments&&... arguments) {
+  const std::int64_t kv = call.k.size(1), sequences = call.options.key_rows->count();
+  const std::int64_t together = call.bias.defined() || call.distances.any() ? sequences : 1;
+  if (sequences == 0) return;
+  at::parallel_for(0, sequences / together * kv, 1, [&](std::int64_t begin, std::int64_t end) {
     Head head(call, arguments...);
-    for (std::int64_t i = begin; i < end; ++i) head.attend(i / kv, i % kv);
+    for (std::int64_t i = begin; i < end; ++i)
+      for (std::int64_t s = 0; s < together; ++s) head.attend(i / kv + s, i % kv);
   });
 }
 
@@ -185,6 +196,12 @@ void key_products(const HeadBlock<Products>& b, const std::uint16_t* p, const st
     Products::multiply({p + i * b.stride() + first, b.stride(), 2}, {x + first / 2 * size, size}, {y + i * size, size},
                        {rows, size, pairs}, /*add=*/false);
   });
+}
+
+/// Of one head in one sequence.
+DistanceScores distances_of(const AttentionCall& call, std::int64_t s, std::int64_t head, bool with_gradients) {
+  if (!call.distances.any()) return {};
+  return DistanceScores(call.distances, heads_of(call.q, call.k, call.options, s, head, 1), with_gradients, head);
 }
 
 void narrow_rows(const float* x, std::int64_t rows, std::int64_t size, const HeadRows<std::uint16_t>& out) {
@@ -285,7 +302,7 @@ class HeadForward {
   using Block = HeadBlock<Products>;
 
  public:
-  HeadForward(const CausalAttentionCall& call, const at::Tensor& out, const at::Tensor& lse)
+  HeadForward(const AttentionCall& call, const at::Tensor& out, const at::Tensor& lse)
       : c_(call), out_(out), sums_(lse.mutable_data_ptr<float>()) {}
 
   void attend(std::int64_t s, std::int64_t head) {
@@ -293,8 +310,9 @@ class HeadForward {
     const std::int64_t n = o.key_rows->length[s], begin = o.key_rows->begin[s], group = c_.q.size(2);
     const auto keys = packed_transposed<Products>(head_rows(c_.k, begin, head), n, size_, keys_);
     const auto* values = packed<Products>(head_rows(c_.v, begin, head), n, value_size_, values_);
+    distances_ = distances_of(c_, s, head, /*with_gradients=*/false);
     for (std::int64_t g = 0; g < group; ++g) {
-      for_blocks<Products>(o, s, head, head * group + g, [&](const Block& b) {
+      for_blocks<Products>(c_, s, head, head * group + g, {}, [&](const Block& b) {
         const auto queries = Products::left(head_rows(c_.q, b.query_row, head, g), b.count, size_, queries_);
         auto* scores = scores_.of(b.queries() * b.stride());
         score_products(b, queries, size_, {keys.at + b.lo, keys.stride}, scores);
@@ -313,6 +331,7 @@ class HeadForward {
       const auto [first, last] = b.keys_of(begin, rows);
       for (std::int64_t i = begin; i < begin + rows; ++i) {
         float* row = scores + i * b.stride();
+        distances_.add(b.first_head, b.begin + i, row);
         const auto softmax = kernels::score_softmax(row, b.row(i, last));
         sums_[b.scores.lse_index(i, c_.k.size(1) * c_.q.size(2))] = softmax.lse;
         scale[i] = softmax.scale;
@@ -330,11 +349,12 @@ class HeadForward {
     narrow_rows(y, b.count, value_size_, out);
   }
 
-  const CausalAttentionCall& c_;
+  const AttentionCall& c_;
   const at::Tensor& out_;
   float* sums_;
   const std::int64_t size_ = c_.k.size(2), value_size_ = c_.v.size(2);
   const typename Products::Scope scope_{};
+  DistanceScores distances_;
   Scratch<std::uint32_t> keys_, values_;
   Scratch<std::uint16_t> queries_, probabilities_;
   Scratch<float> scores_, scales_, result_;
@@ -346,8 +366,7 @@ class HeadBackward {
   using Block = HeadBlock<Products>;
 
  public:
-  HeadBackward(const CausalAttentionCall& call, const at::Tensor& g, const at::Tensor& lse,
-               const CausalAttentionGradients& out)
+  HeadBackward(const AttentionCall& call, const at::Tensor& g, const at::Tensor& lse, const AttentionGradients& out)
       : c_(call), g_(g), out_(out), sums_(lse.const_data_ptr<float>()) {}
 
   void attend(std::int64_t s, std::int64_t head) {
@@ -359,8 +378,9 @@ class HeadBackward {
     key_rows_ = packed<Products>(ks, n, size_, packed_keys_);
     key_sums_.begin(n, size_), value_sums_.begin(n, value_size_);
     std::fill_n(zeros_.of(keys_.stride), keys_.stride, 0.0f);
+    distances_ = distances_of(c_, s, head, /*with_gradients=*/true);
     for (std::int64_t h = 0; h < group; ++h) {
-      for_blocks<Products>(o, s, head, head * group + h, [&](const Block& b) {
+      for_blocks<Products>(c_, s, head, head * group + h, out_.bias, [&](const Block& b) {
         const auto qs = head_rows(c_.q, b.query_row, head, h), gs = head_rows(g_, b.query_row, head, h);
         score_gradients(b, qs, gs);
         query_gradient(b, head_rows<std::uint16_t>(out_.q, b.query_row, head, h));
@@ -370,6 +390,7 @@ class HeadBackward {
     }
     key_sums_.write(head_rows<std::uint16_t>(out_.k, begin, head));
     value_sums_.write(head_rows<std::uint16_t>(out_.v, begin, head));
+    if (distances_.any()) distances_.add_gradients_to(heads_of(out_.q, out_.k, o, s, head, 1), out_.distances);
   }
 
  private:
@@ -392,10 +413,12 @@ class HeadBackward {
     const auto how = b.row(i, last);
     auto* products = c_.options.softcap > 0 ? products_.of(b.stride()) : nullptr;
     if (products) std::copy(p, p + b.stride(), products);
+    distances_.add(b.first_head, b.begin + i, p);
     if (c_.mask.drops()) drop(dp, dp, i, b, c_.mask);
     const float lse = sums_[b.scores.lse_index(i, c_.k.size(1) * c_.q.size(2))];
     const float dot = kernels::score_probabilities(p, lse, dp, how);
     kernels::score_backward(p, products, dp, dot, how);
+    distances_.add_gradient(b.first_head, b.begin + i, dp);
     if (c_.mask.drops()) drop(p, p, i, b, c_.mask);
   }
 
@@ -422,14 +445,15 @@ class HeadBackward {
     narrow_rows(dq, b.count, size_, out);
   }
 
-  const CausalAttentionCall& c_;
+  const AttentionCall& c_;
   const at::Tensor& g_;
-  const CausalAttentionGradients& out_;
+  const AttentionGradients& out_;
   const float* sums_;
   const std::int64_t size_ = c_.k.size(2), value_size_ = c_.v.size(2);
   kernels::VnniMatrix keys_{}, values_{};  // transposed, of this head
   const std::uint32_t* key_rows_ = nullptr;
   const typename Products::Scope scope_{};
+  DistanceScores distances_;
   KeySums<Products> key_sums_, value_sums_;
   Scratch<std::uint32_t> packed_keys_, transposed_keys_, transposed_values_, probability_pairs_, score_pairs_;
   Scratch<std::uint16_t> rows_, score_rows_;
@@ -438,23 +462,24 @@ class HeadBackward {
 
 }  // namespace
 
-bool attends_in_bf16(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const CausalAttentionOptions& o) {
+bool attends_in_bf16(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionOptions& o) {
   const auto fits = [](const at::Tensor& t) {
     return has_kernels(t) && t.scalar_type() == at::kBFloat16 && t.size(-1) % 16 == 0 && t.size(-1) > 0;
   };
-  return fits(q) && fits(k) && fits(v) && o.query_rows->length == o.key_rows->length &&
-         o.key_rows->count() * k.size(1) >= at::get_num_threads() && kernels::has_bf16_dot();
+  const bool one_by_one = o.query_rows->longest() <= 1 && o.key_rows->longest() > 1;
+  return fits(q) && fits(k) && fits(v) && !one_by_one && o.key_rows->count() * k.size(1) >= at::get_num_threads() &&
+         kernels::has_bf16_dot();
 }
 
-void attend_bf16(const CausalAttentionCall& call, const at::Tensor& out, const at::Tensor& lse) {
+void attend_bf16(const AttentionCall& call, const at::Tensor& out, const at::Tensor& lse) {
   if (kernels::has_bf16_tiles())
     for_heads<HeadForward<Tiles>>(call, out, lse);
   else
     for_heads<HeadForward<Pairs>>(call, out, lse);
 }
 
-void attend_bf16_backward(const CausalAttentionCall& call, const at::Tensor& g, const at::Tensor& lse,
-                          const CausalAttentionGradients& out) {
+void attend_bf16_backward(const AttentionCall& call, const at::Tensor& g, const at::Tensor& lse,
+                          const AttentionGradients& out) {
   if (kernels::has_bf16_tiles())
     for_heads<HeadBackward<Tiles>>(call, g, lse, out);
   else
