@@ -182,17 +182,22 @@ Kernel causal_attention(std::int64_t count, std::int64_t length) {
 }
 
 Kernel biased_attention() {
+  const auto places = at::arange(kLength, at::kLong);
+  const auto distances = (places.unsqueeze(0) - places.unsqueeze(1) + (kLength - 1)).flatten();
+  const auto pairs = [distances](const at::Tensor& bias) {
+    return bias.index_select(1, distances).view({kHeads, kLength, kLength});
+  };
   nn::AttentionOptions options;
   options.query_rows = options.key_rows = rows();
   return {"attention with a trained bias (T5)",
           {trained({kTokens, kDim}, 0.1), trained({kTokens, kDim}, 0.1), trained({kTokens, kDim}),
-           trained({kHeads, kLength, kLength})},
+           trained({kHeads, 2 * kLength - 1})},
           [options](const Tensors& i) {
             return nn::attention(nn::query_heads(i[0], kHeads), nn::key_heads(i[1], kHeads),
                                  nn::key_heads(i[2], kHeads), options, {.bias = i[3]});
           },
-          [](const Tensors& i) {
-            const auto scores = at::matmul(heads(i[0]), heads(i[1]).transpose(-1, -2)) + i[3];
+          [pairs](const Tensors& i) {
+            const auto scores = at::matmul(heads(i[0]), heads(i[1]).transpose(-1, -2)) + pairs(i[3]);
             return joined(at::matmul(at::softmax(scores.to(at::kFloat), -1).to(scores.scalar_type()), heads(i[2])));
           }};
 }

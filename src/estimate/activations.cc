@@ -57,10 +57,6 @@ bool is_of_expert(const std::string& path) {
   return path.find(kExperts) != std::string::npos;
 }
 
-bool is_bias_table(const ModelTensor& t) {
-  return t.name.ends_with("relative_attention_bias.weight");
-}
-
 /// A table of positions, which is no output head however many rows it has.
 bool is_of_positions(const ModelTensor& t) {
   return t.name.find("wpe") != std::string::npos || t.name.find("position") != std::string::npos;
@@ -82,10 +78,6 @@ ActivationShape activation_shape(const std::vector<ModelTensor>& tensors) {
     const bool packed_head = t.packed_bytes > 0 && unit.empty() && is_head(t.name);
     if (t.needs_whole_logits || packed_head) out.whole_logits = true;
     if (t.shape.size() != 2) continue;
-    if (is_bias_table(t)) {
-      ++out.bias_tables;
-      out.bias_heads = std::max(out.bias_heads, t.shape[1]);
-    }
     if (unit.empty()) {
       if (is_of_positions(t)) continue;
       auto& rows = is_head(t.name) ? head : table;
@@ -137,7 +129,6 @@ AdapterActivations adapter_activations(const std::vector<ModelTensor>& tensors, 
   std::map<std::string, Input> inputs;
   AdapterActivations out;
   for (const auto& t : tensors) {
-    if (is_bias_table(t) && !of_adapter(t).reads_input) ++out.unread_tables;
     if (!is_linear(t) || !sees_tokens(t.name, t.experts_per_token)) continue;
     const auto module = module_of(t.name);
     const auto bytes = of_adapter(t);
@@ -176,46 +167,40 @@ Accumulation accumulation_of(std::int64_t batches_of_a_step, bool sync_each_batc
 ActivationBytes activation_bytes(const ActivationShape& shape, const AdapterActivations& adapters,
                                  const BatchShape& batch, std::int64_t compute_bytes, Products products) {
   constexpr std::int64_t kLogitsBytes = 16 << 20;  // nn/ops/linear_cross_entropy.cc makes so many at a time
-  constexpr std::int64_t kAttentionHidden = 4, kPlaceBytes = 8;
+  constexpr std::int64_t kAttentionHidden = 4;
   constexpr std::int64_t kQueriesOfBlock = 128, kScoresOfBlock = 1 << 20;  // nn/ops/attention.cc
   const std::int64_t tokens = batch.tokens(), one = tokens * compute_bytes;
   if (tokens == 0) return {};
   // Attention goes by blocks of queries (nn/ops/attention.cc), with a block's probabilities and their gradient. In
-  // forward the bias lies beside them, in backward the feed-forward layer's memory is free again.
-  const std::int64_t pairs = batch.length * batch.length;
+  // backward the feed-forward layer's memory is free again.
   const std::int64_t scores =
       std::min(kScoresOfBlock, shape.heads_working * std::min(batch.length, kQueriesOfBlock) * batch.length);
   const bool widens = products == Products::kWidened;
-  // A bias is there in float32, and in backward its gradient, beside the sum of those before.
-  const std::int64_t of_bias = (compute_bytes == 4 ? 0 : 4) + 4 + compute_bytes;
   // Each table and the positions that it is made of are kept; its products with a row's tokens, and in backward their
   // gradients, are there in float32 for a while.
   const std::int64_t positions = std::min(std::max<std::int64_t>(2 * batch.length - 1, 0), shape.positions);
   // Where a library multiplies, the scores of distances are those of all heads.
   const std::int64_t heads_at_once = compute_bytes == 4 || widens ? shape.heads_working : 1;
   const std::int64_t in_attention = one * kAttentionHidden * shape.hidden + 2 * compute_bytes * scores +
-                                    pairs * of_bias * shape.bias_heads +
                                     positions * batch.length * 8 * heads_at_once * shape.position_tables;
   const std::int64_t table = positions * compute_bytes * shape.hidden;
   const std::int64_t tables = shape.position_tables > 0 ? table * (1 + shape.position_tables) : 0;
   const std::int64_t working = std::max(one * shape.working, in_attention);
   ActivationBytes out;
-  out.kept = pairs * compute_bytes * shape.bias_tables * shape.bias_heads;
   if (batch.checkpointing) {
-    out.kept += one * shape.blocks * shape.hidden;
+    out.kept = one * shape.blocks * shape.hidden;
     out.first = one * shape.hidden;
     out.working = working + tables +
                   one * (shape.largest - adapters.largest_unread - shape.hidden + batch.length * shape.heads_largest) +
                   adapters.working + adapters.largest;
   } else {
     constexpr std::int64_t kStatistic = 4;  // a number of each query and head
-    out.kept += one * (shape.kept - adapters.unread + batch.length * shape.heads) + adapters.kept +
-                shape.blocks * tables - adapters.unread_positions * table + kStatistic * tokens * shape.device_heads;
+    out.kept = one * (shape.kept - adapters.unread + batch.length * shape.heads) + adapters.kept +
+               shape.blocks * tables - adapters.unread_positions * table + kStatistic * tokens * shape.device_heads;
     out.first = one * (shape.largest - adapters.largest_unread + batch.length * shape.heads_largest) +
                 adapters.largest + tables;
     out.working = working + adapters.working;
   }
-  out.kept += pairs * kPlaceBytes * (shape.bias_tables - adapters.unread_tables);
   const bool in_float32 = compute_bytes == 4;
   if (products != Products::kLibrary) out.working += tiles_bytes(tokens, shape.widest, shape.hidden, in_float32);
   const std::int64_t logits = std::min(one * shape.classes, std::max(kLogitsBytes, compute_bytes * shape.classes));

@@ -28,10 +28,6 @@ struct ActivationShape {
   std::int64_t heads_working = 0;  // of one attention, which makes the scores of a part of them at a time
   // The same on GPUs, where more of them are kept.
   std::int64_t device_heads = 0, device_heads_largest = 0;
-  // Tables of relative positions: of each a place is kept for every pair of positions, and attention adds a bias for
-  // each pair and head.
-  std::int64_t bias_tables = 0;
-  std::int64_t bias_heads = 0;  // of one
   // Tables of positions for scores of distances: their rows, and how many one attention makes.
   std::int64_t positions = 0, position_tables = 0;
 };
@@ -52,10 +48,9 @@ struct AdapterActivations {
   std::int64_t largest = 0;  // by one block
   std::int64_t working = 0;  // more, in the backward of a layer
   // Of what activation_shape() counts nobody keeps these, since no layer reads them in backward: for each token
-  // elements of what attention gives and of experts' copies of their tokens; tables of relative positions.
-  std::int64_t unread = 0;          // by all blocks
-  std::int64_t largest_unread = 0;  // by one block
-  std::int64_t unread_tables = 0;
+  // elements of what attention gives and of experts' copies of their tokens.
+  std::int64_t unread = 0;            // by all blocks
+  std::int64_t largest_unread = 0;    // by one block
   std::int64_t unread_positions = 0;  // blocks where no layer reads them
 };
 /// Of the adapter of a matrix; all zero: it has none.

@@ -183,7 +183,6 @@ void DeviceParts::add_activations(const DeviceJob& job) {
   auto a = job.activations;
   const auto kept_heads = a.device_heads;
   a.heads = a.heads_largest = a.device_heads = 0;
-  if (!job.batch.checkpointing) a.bias_heads = 0;  // of attention that makes its scores again
   // Of attention that keeps its probabilities: they are there in 32 bits, too.
   const std::int64_t pair = tokens * job.batch.length * (compute_ == 4 ? 4 : compute_ + 4);
   const std::int64_t statistics = 4 * tokens;

@@ -38,13 +38,11 @@ std::int64_t bucket(std::int64_t relative, bool bidirectional, std::int64_t num_
 
 at::Tensor relative_position_buckets(std::int64_t first_query, std::int64_t queries, std::int64_t keys,
                                      bool bidirectional, std::int64_t num_buckets, std::int64_t max_distance) {
-  const auto out = at::empty({queries, keys}, at::TensorOptions().dtype(at::kLong));
+  const auto out = at::empty({queries + keys - 1}, at::TensorOptions().dtype(at::kLong));
   auto* p = out.mutable_data_ptr<std::int64_t>();
-  for (std::int64_t i = 0; i < queries; ++i) {
-    for (std::int64_t j = 0; j < keys; ++j) {
-      *p++ = bucket(j - (first_query + i), bidirectional, num_buckets, max_distance);
-    }
-  }
+  const std::int64_t least = -(first_query + queries - 1);
+  for (std::int64_t distance = least; distance < least + out.numel(); ++distance)
+    *p++ = bucket(distance, bidirectional, num_buckets, max_distance);
   return out;
 }
 

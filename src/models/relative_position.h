@@ -6,7 +6,8 @@
 namespace tessera::models {
 
 /// T5's buckets of the distance key - query (Raffel et al. 2020; transformers' _relative_position_bucket). Queries are
-/// positions [first_query, first_query + queries), keys [0, keys). Returns [queries, keys] int64.
+/// positions [first_query, first_query + queries), keys [0, keys). Returns [queries + keys - 1] int64: of key 0 and the
+/// last query first, of the last key and query 0 last.
 at::Tensor relative_position_buckets(std::int64_t first_query, std::int64_t queries, std::int64_t keys,
                                      bool bidirectional, std::int64_t num_buckets, std::int64_t max_distance);
 

@@ -31,7 +31,7 @@ at::Tensor T5Attention::position_bias(const T5Layout& layout) {
   const auto buckets =
       relative_position_buckets(layout.past, queries, layout.past + queries, role_ == T5Role::kEncoderSelf,
                                 config_.relative_buckets, config_.relative_max_distance);
-  return (*relative_attention_bias_)(buckets).permute({2, 0, 1}).contiguous();
+  return (*relative_attention_bias_)(buckets).t().contiguous();
 }
 
 at::Tensor T5Attention::appended(at::Tensor& cached, std::int64_t& capacity, const at::Tensor& added,

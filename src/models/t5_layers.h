@@ -33,16 +33,16 @@ struct T5Layout {
 };
 
 struct T5AttentionInput {
-  at::Tensor hidden;                       // T D
-  at::Tensor encoder_hidden;               // T D, cross-attention only; undefined when the cache holds its keys
-  at::Tensor position_bias;                // H M N, undefined: computed where the module has a table
+  at::Tensor hidden;          // T D
+  at::Tensor encoder_hidden;  // T D, cross-attention only; undefined when the cache holds its keys
+  at::Tensor position_bias;   // by distance, [H, M + N - 1], undefined: computed where the module has a table
   std::shared_ptr<const T5Layout> layout;  // lives as long as backward may recompute
   T5KeyValueCache* cache = nullptr;
   at::Tensor prefix = {};  // [2, V, H, K]: keys and values in front of each row's, decoder's self-attention only
 };
 struct T5AttentionOutput {
   at::Tensor hidden;         // T D
-  at::Tensor position_bias;  // H M N or undefined
+  at::Tensor position_bias;  // [H, M + N - 1] or undefined
 };
 void collect_tensors(T5AttentionInput& in, std::vector<at::Tensor*>& out);
 void collect_tensors(T5AttentionOutput& o, std::vector<at::Tensor*>& out);

@@ -203,6 +203,13 @@ bool prefers_cudnn(const at::Tensor& q, const AttentionOptions& o) {
          capability < 100 && !at::globalContext().deterministicAlgorithms();
 }
 
+/// A bias by distance, [H, M' + N' - 1], for each pair of a sequence, [H, M, N]; longest: M'.
+at::Tensor of_pairs(const at::Tensor& bias, std::int64_t longest, const Extent& e) {
+  const auto places = bias.options().dtype(at::kLong).requires_grad(false);
+  const auto distances = at::arange(e.n, places).unsqueeze(0) - at::arange(e.m, places).unsqueeze(1) + (longest - 1);
+  return bias.index_select(1, distances.flatten()).view({bias.size(0), e.m, e.n});
+}
+
 /// A table with a row for each distance, from the greatest to the smallest.
 at::Tensor by_distance(const at::Tensor& table, const DistanceTables& tables) {
   if (!table.defined()) return table;
@@ -243,7 +250,7 @@ at::Tensor whole_attention(const at::Tensor& q, const at::Tensor& k, const at::T
     if (with_key.defined())
       products = products + distance_products(heads(k, e.key, e.n), rows(with_key).flip(0)).transpose(1, 2);
     if (o.scale != 1.0) products = products * o.scale;
-    if (bias.defined()) products = products + bias.to(products.scalar_type()).narrow(1, 0, e.m).narrow(2, 0, e.n);
+    if (bias.defined()) products = products + of_pairs(bias.to(products.scalar_type()), o.query_rows->longest(), e);
     auto scores = products.to(at::kFloat);
     auto counts = o.causal ? keys_before(e, 0, q) : at::Tensor();
     if (o.key_visible.defined()) {

@@ -136,10 +136,11 @@ void softmax_backward(const at::Tensor& p, const at::Tensor& dp, const Attention
                       const at::Tensor& bias_gradient) {
   const Scores scores(call, b, bias_gradient);
   const float* sums = lse.const_data_ptr<float>();
-  for_rows(p.numel() / b.keys, b.keys, [&](std::int64_t first, std::int64_t last) {
+  const std::int64_t together = bias_gradient.defined() ? b.count : 1;  // rows of a head
+  for_rows(p.numel() / b.keys / together, b.keys * together, [&](std::int64_t first, std::int64_t last) {
     WriteRow row(p, b.keys), gradient(dp, b.keys);
     std::vector<float> products(call.options.softcap > 0 ? static_cast<std::size_t>(b.keys) : 0);
-    for (std::int64_t r = first; r < last; ++r) {
+    for (std::int64_t r = first * together; r < last * together; ++r) {
       const auto how = scores.row(r);
       float *values = row.load(r * b.keys, b.keys), *gradients = gradient.load(r * b.keys, b.keys);
       if (call.mask.drops()) drop(gradients, gradients, r, b, call.mask);
@@ -233,7 +234,7 @@ void attend_backward(const AttentionCall& call, const at::Tensor& g, const at::T
   }
 }
 
-/// [KV * G, ..., ...] in float32.
+/// A bias by distance in float32.
 at::Tensor in_float32(const at::Tensor& bias) {
   return bias.defined() ? bias.detach().to(at::kFloat).contiguous() : bias;
 }

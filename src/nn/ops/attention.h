@@ -32,8 +32,9 @@ struct AttentionOptions {
 
 /// What scores depend on beside queries and keys; gradients reach it. At most one of the two.
 struct ScoreTerms {
-  /// [KV * G, longest query, longest key], added after `scale`, in every sequence alike; in bfloat16 where q is, as
-  /// upstream's T5 does.
+  /// A number for each distance of a key j and a query i of a sequence: [KV * G, M + N - 1], element j - i + M - 1; M,
+  /// N: the most queries and keys that a sequence has. Added after `scale`; in bfloat16 where q is, as upstream's T5
+  /// does.
   at::Tensor bias = {};
   DistanceTables distances = {};  // added before `scale`; queries and keys are the same tokens, and G is 1
 };

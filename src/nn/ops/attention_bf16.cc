@@ -130,7 +130,6 @@ void for_groups(std::int64_t rows, const Body& body) {
   for (std::int64_t i = 0; i < rows; i += Products::kGroup) body(i, std::min(Products::kGroup, rows - i));
 }
 
-/// bias_gradient: what rows of scores add to, or undefined.
 template <class Products, class Body>
 void for_blocks(const AttentionCall& call, std::int64_t s, std::int64_t kv, std::int64_t query_head,
                 const at::Tensor& bias_gradient, const Body& body) {

@@ -35,6 +35,7 @@ struct QueryBlock {
 
 class Scores {
  public:
+  /// bias_gradient: what rows of scores add to, in backward, each head in one thread; or undefined.
   Scores(const AttentionCall& call, const QueryBlock& block, const at::Tensor& bias_gradient = {})
       : options_(call.options), block_(block) {
     const auto& o = options_;
@@ -52,7 +53,8 @@ class Scores {
     if (call.bias.defined()) {
       bias_ = call.bias.const_data_ptr<float>();
       row_.sums_in_bfloat16 = call.q.scalar_type() == at::kBFloat16;
-      bias_rows_ = call.bias.size(1), bias_stride_ = call.bias.size(2);
+      bias_stride_ = call.bias.size(1);
+      same_place_ = o.query_rows->longest() - 1;
     }
     if (bias_gradient.defined()) bias_gradient_ = bias_gradient.mutable_data_ptr<float>();
   }
@@ -69,7 +71,7 @@ class Scores {
     }
     if (slopes_) row.slope = slopes_[head];
     if (bias_) {
-      const auto at = (head * bias_rows_ + block_.begin + i) * bias_stride_ + block_.lo;
+      const auto at = head * bias_stride_ + same_place_ - (block_.begin + i) + block_.lo;
       row.bias = bias_ + at;
       if (bias_gradient_) row.bias_gradient = bias_gradient_ + at;
     }
@@ -89,7 +91,7 @@ class Scores {
   const float* slopes_ = nullptr;
   const float* bias_ = nullptr;
   float* bias_gradient_ = nullptr;
-  std::int64_t bias_rows_ = 0, bias_stride_ = 0;
+  std::int64_t bias_stride_ = 0, same_place_ = 0;  // of key 0 and query 0
 };
 
 /// Some heads' queries and keys of one sequence, in place. Each head of keys has one of queries.

@@ -228,7 +228,7 @@ class WholeAttention : public testing::TestWithParam<WholeCase> {
     }
     const std::int64_t longest = options_.query_rows->longest();
     inputs_ = {torch::randn({m, kHeads * kSize}), torch::randn({n, kHeads * kSize}), torch::randn({n, kHeads * kSize})};
-    if (c_.bias) inputs_.push_back(torch::randn({kHeads, longest, options_.key_rows->longest()}));
+    if (c_.bias) inputs_.push_back(torch::randn({kHeads, longest + options_.key_rows->longest() - 1}));
     if (c_.distances > 0) {
       const std::int64_t near = c_.buckets > 0 ? c_.buckets : longest - 1;  // beyond, two distances share a row
       rows_ = std::make_shared<std::vector<std::int64_t>>();
@@ -274,7 +274,7 @@ class WholeAttention : public testing::TestWithParam<WholeCase> {
         if (c_.distances & 2) scores = scores + torch::einsum("hnd,mnhd->hmn", {k, of(i.back())});
       }
       scores = scores * options_.scale;
-      if (c_.bias) scores = scores + i[3].narrow(1, 0, m).narrow(2, 0, n);
+      if (c_.bias) scores = scores + bias_of_pairs(i[3], options_.query_rows->longest(), m, n);
       auto seen = torch::ones({m, n}, torch::kBool);
       if (c_.causal) seen = seen.tril(n - m);
       if (c_.hidden_keys) {

@@ -11,6 +11,13 @@ namespace tessera::nn {
 
 using Inputs = std::vector<at::Tensor>;
 
+/// The bias of attention() for each query and key of a sequence, [H, m, n]. longest: the most queries of a sequence.
+inline at::Tensor bias_of_pairs(const at::Tensor& bias, std::int64_t longest, std::int64_t m, std::int64_t n) {
+  std::vector<at::Tensor> rows;
+  for (std::int64_t i = 0; i < m; ++i) rows.push_back(bias.narrow(1, longest - 1 - i, n));
+  return torch::stack(rows, 1);
+}
+
 /// Value and gradients of both functions for the same inputs and the same output gradient.
 template <class Fused, class Composite>
 void expect_same(const Inputs& inputs, const Fused& fused, const Composite& composite, double tolerance) {
