@@ -76,7 +76,7 @@ ActivationShape activation_shape(const std::vector<ModelTensor>& tensors) {
   for (const auto& t : tensors) {
     const auto unit = unit_of(t.name);
     const bool packed_head = t.packed_bytes > 0 && unit.empty() && is_head(t.name);
-    if (t.needs_whole_logits || packed_head) out.whole_logits = true;
+    if (packed_head) out.whole_logits = true;
     if (t.shape.size() != 2) continue;
     if (unit.empty()) {
       if (is_of_positions(t)) continue;

@@ -72,8 +72,6 @@ void describe_kept_outputs(const families::FamilyConfig& config, std::vector<Mod
   const auto* bert = std::get_if<families::BertConfig>(&config);
   for (auto& t : tensors) {
     const auto module = module_of(t.name);
-    // The bias of the masked-LM head.
-    t.needs_whole_logits = bert && t.shape.size() == 1 && t.shape[0] == bert->vocab_size && unit_of(t.name).empty();
     if (!is_linear(t)) continue;
     if (bert && bert->is_deberta()) {
       const bool of_positions = last_part(module).starts_with("pos_");

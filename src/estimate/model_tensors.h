@@ -32,8 +32,7 @@ struct ModelTensor {
   std::int64_t experts_per_token = 2;  // of a mixture
   /// Of a matrix in a block: it reads the residual stream as it is, which nothing else there keeps for backward.
   bool reads_stream = false;
-  bool needs_whole_logits = false;  // of a head whose loss does not make logits in parts
-  bool in_out = false;              // a matrix [in, out]: GPT-2's Conv1D
+  bool in_out = false;  // a matrix [in, out]: GPT-2's Conv1D
   std::int64_t numel() const;
 };
 

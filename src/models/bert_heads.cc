@@ -8,6 +8,7 @@
 #include "models/classification_loss.h"
 #include "nn/layers/activation.h"
 #include "nn/layers/container.h"
+#include "nn/ops/linear_cross_entropy.h"
 #include "tensor/device.h"
 #include "tensor/rng.h"
 #include "tessera/base/error.h"
@@ -184,8 +185,16 @@ std::string masked_lm_head_name(const families::BertConfig& config) {
   }
 }
 
-at::Tensor BertForMaskedLm::logits(const at::Tensor& hidden) {
-  const auto x = (*norm_)(nn::activate((*dense_)(hidden), activation_));
+at::Tensor BertForMaskedLm::transformed(const at::Tensor& hidden) {
+  return (*norm_)(nn::activate((*dense_)(hidden), activation_));
+}
+
+at::Tensor BertForMaskedLm::head_weight() const {
+  if (!decoder_) return backbone_->embeddings().head_weight();
+  return decoder_->hooked() || decoder_->adapter() || decoder_->codec() ? at::Tensor() : decoder_->weight;
+}
+
+at::Tensor BertForMaskedLm::logits(const at::Tensor& x) {
   const auto products = decoder_ ? (*decoder_)(x) : backbone_->embeddings()({{}, {}, {}, {}, x});
   return bias_.defined() ? products + bias_ : products;
 }
@@ -196,17 +205,28 @@ void BertForMaskedLm::apply_head(const ModelInput& in, const PackedBatch& batch,
   const bool all = in.want_logits || !labels.defined() || !is_training();
   const auto chosen = all ? at::Tensor() : labels.ne(-100).nonzero().flatten();
   const tensor::RowScope rows(all ? tensor::random_state().rows : keys_at(chosen));
-  const auto scores = logits(all ? hidden : hidden.index_select(0, chosen));
-  if (labels.defined()) {
-    const auto wanted = all ? labels : labels.index_select(0, chosen);
-    const auto sum = at::cross_entropy_loss(scores.to(at::kFloat), wanted, {}, at::Reduction::Sum, -100);
-    out.loss = (sum / normalizer(in)).to(scores.scalar_type());
-    if (!is_training()) {
-      const auto best = at::argmax(scores.detach(), -1, /*keepdim=*/true);
-      out.predictions = batch.unpack(best).squeeze(-1);
+  const auto x = transformed(all ? hidden : hidden.index_select(0, chosen));
+  const auto wanted = all ? labels : labels.index_select(0, chosen);
+  const auto weight = labels.defined() && !in.want_logits ? head_weight() : at::Tensor();
+  at::Tensor best;
+  if (weight.defined()) {
+    nn::CrossEntropyOptions options;
+    options.bias = decoder_ ? decoder_->bias : bias_;
+    options.normalizer = normalizer(in);
+    options.loss_scale = in.loss_scale;
+    if (in.loss_scale != 1) options.loss_dtype = at::kFloat;  // its gradient, the scale, is too large for float16
+    if (!is_training()) options.predictions = &best;
+    out.loss = nn::linear_cross_entropy(x, weight, wanted, options);
+  } else {
+    const auto scores = logits(x);
+    if (labels.defined()) {
+      const auto sum = at::cross_entropy_loss(scores.to(at::kFloat), wanted, {}, at::Reduction::Sum, -100);
+      out.loss = (sum / normalizer(in)).to(scores.scalar_type());
+      if (!is_training()) best = at::argmax(scores.detach(), -1);
     }
+    if (in.want_logits) out.logits = batch.unpack(scores);
   }
-  if (in.want_logits) out.logits = batch.unpack(scores);
+  if (best.defined()) out.predictions = batch.unpack(best.unsqueeze(1)).squeeze(-1);
 }
 
 }  // namespace tessera::models

@@ -48,6 +48,8 @@ class BertEmbeddings : public nn::Block<BertEmbeddingsInput, at::Tensor> {
  public:
   BertEmbeddings(const families::BertConfig& config, const families::Blueprint& plan, at::ScalarType dtype);
   std::string class_name() const override { return class_name_; }
+  /// The table as a tied head's matrix; undefined where it must be used by calls alone, which someone intercepts.
+  at::Tensor head_weight() const;
 
  protected:
   at::Tensor forward_impl(BertEmbeddingsInput in) override;  // T E, or [rows, vocab_size]

@@ -85,7 +85,10 @@ class BertForMaskedLm : public BertModel {
   void build_deberta_head(const families::Blueprint& plan, at::ScalarType dtype);
   void build_distilbert_head(const families::Blueprint& plan, at::ScalarType dtype);
   void add_projector(const families::Blueprint& plan, const std::string& name, at::ScalarType dtype);
-  at::Tensor logits(const at::Tensor& hidden);
+  at::Tensor transformed(const at::Tensor& hidden);  // the head's input
+  /// The head's matrix, where it is nothing but a matrix; or undefined.
+  at::Tensor head_weight() const;
+  at::Tensor logits(const at::Tensor& input);
   Activation activation_ = Activation::kGelu;
   std::shared_ptr<nn::Linear> dense_;
   std::shared_ptr<nn::LayerNorm> norm_;

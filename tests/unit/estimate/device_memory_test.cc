@@ -147,7 +147,7 @@ TEST_F(DeviceMemory, OfAHeadThatNeedsThemAllLogitsAreThere) {
   const auto in_parts = part_of(device_plan_for(request, tensors), "logits and their gradient");
   tensors.push_back({"lm_head.bias", {128256}, "BF16"});
   EXPECT_EQ(part_of(device_plan_for(request, tensors), "logits and their gradient"), in_parts);
-  tensors.back().needs_whole_logits = true;
+  tensors.push_back({"lm_head.weight", {128256, 2048}, "", /*packed_bytes=*/128256 * 2048 / 2});
   const auto plan = device_plan_for(request, tensors);
   EXPECT_EQ(plan.phase, std::string("forward"));
   EXPECT_EQ(part_of(plan, "logits and their gradient"), 8 * 2048 * (12.0 * 128256 + 2 * 4 * 2048));
