@@ -211,7 +211,7 @@ void BertForMaskedLm::apply_head(const ModelInput& in, const PackedBatch& batch,
   at::Tensor best;
   if (weight.defined()) {
     nn::CrossEntropyOptions options;
-    options.bias = decoder_ ? decoder_->bias : bias_;
+    options.bias = bias_.defined() ? bias_ : decoder_->bias;
     options.normalizer = normalizer(in);
     options.loss_scale = in.loss_scale;
     if (in.loss_scale != 1) options.loss_dtype = at::kFloat;  // its gradient, the scale, is too large for float16
