@@ -8,7 +8,6 @@
 #include "models/classification_loss.h"
 #include "nn/layers/activation.h"
 #include "nn/layers/container.h"
-#include "nn/ops/linear_cross_entropy.h"
 #include "tensor/device.h"
 #include "tensor/rng.h"
 #include "tessera/base/error.h"
@@ -189,9 +188,9 @@ at::Tensor BertForMaskedLm::transformed(const at::Tensor& hidden) {
   return (*norm_)(nn::activate((*dense_)(hidden), activation_));
 }
 
-at::Tensor BertForMaskedLm::head_weight() const {
-  if (!decoder_) return backbone_->embeddings().head_weight();
-  return decoder_->hooked() || decoder_->adapter() || decoder_->codec() ? at::Tensor() : decoder_->weight;
+bool BertForMaskedLm::makes_loss() const {
+  return decoder_ ? !decoder_->hooked() && !decoder_->adapter() && !decoder_->codec()
+                  : backbone_->embeddings().makes_loss();
 }
 
 at::Tensor BertForMaskedLm::logits(const at::Tensor& x) {
@@ -207,16 +206,17 @@ void BertForMaskedLm::apply_head(const ModelInput& in, const PackedBatch& batch,
   const tensor::RowScope rows(all ? tensor::random_state().rows : keys_at(chosen));
   const auto x = transformed(all ? hidden : hidden.index_select(0, chosen));
   const auto wanted = all ? labels : labels.index_select(0, chosen);
-  const auto weight = labels.defined() && !in.want_logits ? head_weight() : at::Tensor();
   at::Tensor best;
-  if (weight.defined()) {
-    nn::CrossEntropyOptions options;
+  if (labels.defined() && !in.want_logits && makes_loss()) {
+    const auto loss = std::make_shared<MaskedLmLoss>(wanted);
+    auto& options = loss->options;
     options.bias = bias_.defined() ? bias_ : decoder_->bias;
     options.normalizer = normalizer(in);
     options.loss_scale = in.loss_scale;
     if (in.loss_scale != 1) options.loss_dtype = at::kFloat;  // its gradient, the scale, is too large for float16
-    if (!is_training()) options.predictions = &best;
-    out.loss = nn::linear_cross_entropy(x, weight, wanted, options);
+    if (!is_training()) options.predictions = &loss->predictions;
+    out.loss = decoder_ ? loss->of(x, decoder_->weight) : backbone_->embeddings()({{}, {}, {}, {}, x, loss});
+    best = loss->predictions;
   } else {
     const auto scores = logits(x);
     if (labels.defined()) {

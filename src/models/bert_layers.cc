@@ -39,11 +39,8 @@ BertEmbeddings::BertEmbeddings(const families::BertConfig& c, const families::Bl
   dropout_ = register_module("dropout", std::make_shared<nn::Dropout>(c.hidden_dropout));
 }
 
-at::Tensor BertEmbeddings::head_weight() const {
-  return hooked() || word_->hooked() ? at::Tensor() : word_->head_weight();
-}
-
 at::Tensor BertEmbeddings::forward_impl(BertEmbeddingsInput in) {
+  if (in.loss) return in.loss->of(in.head_input, word_->head_weight());
   if (in.head_input.defined()) return (*word_)(in.head_input);
   auto sum = (*word_)(in.ids);
   if (token_type_) sum = sum + (*token_type_)(in.types);

@@ -9,6 +9,7 @@
 #include "families/blueprint.h"
 #include "models/prefix_rows.h"
 #include "nn/layers/activation.h"
+#include "nn/ops/linear_cross_entropy.h"
 #include "nn/ops/sequence_rows.h"
 #include "tessera/nn/block.h"
 #include "tessera/nn/dropout.h"
@@ -35,12 +36,24 @@ struct BertLayout {
 /// Of every token with the visible ones of its row.
 nn::AttentionOptions attention_options(const BertLayout& layout, double scale, double dropout);
 
+/// The loss that a masked-LM head makes without storing its logits.
+struct MaskedLmLoss {
+  at::Tensor labels;  // [rows]
+  nn::CrossEntropyOptions options;
+  at::Tensor predictions = {};  // [rows], where options ask for them
+  /// weight: [vocab_size, E].
+  at::Tensor of(const at::Tensor& head_input, const at::Tensor& weight) const {
+    return nn::linear_cross_entropy(head_input, weight, labels, options);
+  }
+};
+
 struct BertEmbeddingsInput {
   at::Tensor ids, positions, types;  // T int64
   at::Tensor visible;                // T uint8: embeddings of other tokens become 0 (DeBERTa); undefined: none do
-  /// [rows, E]: instead of embedding, the product with the word table (the tied masked-LM head). It goes through this
-  /// call so that embeddings which are a unit are gathered for both uses.
+  /// [rows, E]: instead of embedding, the product with the word table (the tied masked-LM head), or the loss of it. It
+  /// goes through this call so that embeddings which are a unit are gathered for both uses.
   at::Tensor head_input;
+  std::shared_ptr<MaskedLmLoss> loss = {};
 };
 void collect_tensors(BertEmbeddingsInput& in, std::vector<at::Tensor*>& out);
 
@@ -48,11 +61,11 @@ class BertEmbeddings : public nn::Block<BertEmbeddingsInput, at::Tensor> {
  public:
   BertEmbeddings(const families::BertConfig& config, const families::Blueprint& plan, at::ScalarType dtype);
   std::string class_name() const override { return class_name_; }
-  /// The table as a tied head's matrix; undefined where it must be used by calls alone, which someone intercepts.
-  at::Tensor head_weight() const;
+  /// Whether the loss can be made here: calls of the table alone are not intercepted.
+  bool makes_loss() const { return !word_->hooked(); }
 
  protected:
-  at::Tensor forward_impl(BertEmbeddingsInput in) override;  // T E, or [rows, vocab_size]
+  at::Tensor forward_impl(BertEmbeddingsInput in) override;  // T E, or [rows, vocab_size], or the loss
 
  private:
   std::string class_name_;

@@ -86,8 +86,8 @@ class BertForMaskedLm : public BertModel {
   void build_distilbert_head(const families::Blueprint& plan, at::ScalarType dtype);
   void add_projector(const families::Blueprint& plan, const std::string& name, at::ScalarType dtype);
   at::Tensor transformed(const at::Tensor& hidden);  // the head's input
-  /// The head's matrix, where it is nothing but a matrix; or undefined.
-  at::Tensor head_weight() const;
+  /// Whether the head is nothing but a matrix, which may be read outside of its call.
+  bool makes_loss() const;
   at::Tensor logits(const at::Tensor& input);
   Activation activation_ = Activation::kGelu;
   std::shared_ptr<nn::Linear> dense_;
