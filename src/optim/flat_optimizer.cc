@@ -194,7 +194,7 @@ void FlatOptimizer::update_mixed(const ParameterSlice& slice, const at::Tensor& 
     if (const auto& t = states_[k][flat]; t.defined()) s[k] = {t.mutable_data_ptr(), t.scalar_type()};
   const auto first = slice.parameter_offset;
   at::parallel_for(first, first + slice.numel, kGrain, [&](std::int64_t begin, std::int64_t end) {
-    constexpr std::int64_t kBlock = 256;  // as far as is fetched ahead (update.cc)
+    constexpr std::int64_t kBlock = 512;  // as far as is fetched ahead (update.cc)
     alignas(64) std::array<std::array<float, kBlock>, kMaxStates + 2> blocks;
     for (auto at = begin; at < end; at += kBlock) {
       const auto count = std::min(kBlock, end - at);

@@ -160,7 +160,7 @@ struct Rules {
 
 /// Elements from what is computed to what is fetched: where several streams are read, and blocks of them in turns, the
 /// processor alone fetches too late.
-constexpr std::int64_t kAhead = 256;
+constexpr std::int64_t kAhead = 512;
 
 template <class T, class Step>
 void for_each_vector(std::int64_t n, T* p, const T* g, const States<T>& s, double gradient_factor, const Step& step) {

@@ -6,6 +6,7 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "tensor/split_floats.cc"
+#include <hwy/cache_control.h>
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
@@ -16,6 +17,10 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 using Words = hn::ScalableTag<std::uint32_t>;
 using Halves = hn::Rebind<std::uint16_t, Words>;
+
+/// Elements from what is joined to what is fetched: callers take a block of this many at a time, with work of other
+/// memory in between, for which the processor alone fetches too late.
+constexpr std::int64_t kAhead = 512;
 
 HWY_INLINE void join_vector(const std::uint16_t* high, const std::uint16_t* low, float* values) {
   const Words words;
@@ -41,7 +46,11 @@ HWY_INLINE void split_vector(const float* values, std::uint16_t* high, std::uint
 void join(std::int64_t n, const std::uint16_t* high, const std::uint16_t* low, float* values) {
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(Words()));
   std::int64_t i = 0;
-  for (; i + lanes <= n; i += lanes) join_vector(high + i, low + i, values + i);
+  for (; i + lanes <= n; i += lanes) {
+    hwy::Prefetch(high + i + kAhead);
+    hwy::Prefetch(low + i + kAhead);
+    join_vector(high + i, low + i, values + i);
+  }
   if (i == n) return;
   constexpr auto kLanes = HWY_MAX_BYTES / sizeof(float);
   std::uint16_t h[kLanes] = {}, l[kLanes] = {};
