@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <tuple>
 #include <vector>
 
 #include "tensor/device_kernels.h"
@@ -220,13 +219,7 @@ void update_on_device(const Update& update, const at::Tensor& parameter, const a
 }
 
 bool takes_same_step(const Update& a, const Update& b) {
-  const auto scalars = [](const Update& u) {
-    const auto& [rule, gradient_factor, lr, decay, l2, beta1, beta2, beta3, eps, step_size, correction1, correction2,
-                 inv_sqrt_correction2, momentum, mix, adaptive, dampening, alpha, nesterov, custom] = u;  // all of it
-    return std::tuple(rule, gradient_factor, lr, decay, l2, beta1, beta2, beta3, eps, step_size, correction1,
-                      correction2, inv_sqrt_correction2, momentum, mix, adaptive, dampening, alpha, nesterov);
-  };
-  return a.rule != Rule::kCustom && scalars(a) == scalars(b);
+  return a.rule != Rule::kCustom && static_cast<const UpdateScalars&>(a) == b;
 }
 
 }  // namespace tessera::optim

@@ -49,7 +49,7 @@ double ScheduleFree::rate_factor() const {
 
 void ScheduleFree::step() {
   TESSERA_CHECK(!shown_, "show_trained() comes before the next step");
-  if (steps_ == 0) update_all({.rule = Rule::kKeep});
+  if (steps_ == 0) update_all({{.rule = Rule::kKeep}});
   ++steps_;
   auto* average = average_.mutable_data_ptr<double>();
   average[1] = std::max(average[1], lr_ * rate_factor());
@@ -80,13 +80,13 @@ void ScheduleFree::show_average() {
   if (shown_ || steps_ == 0) return;
   shown_ = true;
   add_passing_state(2);
-  update_all({.rule = Rule::kAverage, .mix = 1 - 1 / options_.beta1});
+  update_all({{.rule = Rule::kAverage, .mix = 1 - 1 / options_.beta1}});
 }
 
 void ScheduleFree::show_trained() {
   if (!shown_) return;
   shown_ = false;
-  update_all({.rule = Rule::kTakeBack});
+  update_all({{.rule = Rule::kTakeBack}});
   drop_passing_state(2);
 }
 

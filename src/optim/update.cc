@@ -27,7 +27,7 @@ template <class T>
 struct Rules {
   using D = hn::ScalableTag<T>;
   using V = hn::Vec<D>;
-  const Update& u;
+  const UpdateScalars u;
   const bool third;  // which optional states there are
   const bool second;
   const bool first;
@@ -39,9 +39,9 @@ struct Rules {
     auto& [m, v, largest] = x.s;
     m = hn::MulAdd(hn::Sub(grad, m), set(1 - u.beta1), m);
     v = hn::MulAdd(hn::Mul(grad, grad), set(1 - u.beta2), hn::Mul(v, set(u.beta2)));
-    if (third) largest = hn::Max(largest, v);
-    const auto root = hn::Sqrt(third ? largest : v);
-    const auto denominator = hn::MulAdd(root, set(u.inv_sqrt_correction2), set(u.eps));
+    auto square = v;
+    if (third) square = largest = hn::Max(largest, v);
+    const auto denominator = hn::MulAdd(hn::Sqrt(square), set(u.inv_sqrt_correction2), set(u.eps));
     x.p = hn::Sub(hn::Mul(x.p, set(u.decay)), hn::Div(hn::Mul(m, set(u.step_size)), denominator));
   }
 
@@ -162,31 +162,44 @@ struct Rules {
 /// processor alone fetches too late.
 constexpr std::int64_t kAhead = 512;
 
+static_assert(kMaxStates == 3, "for_states() names each, so that the states of a lane are registers");
+template <class F>
+HWY_INLINE void for_states(const F& f) {
+  f(0), f(1), f(2);
+}
+
+/// n: whole vectors. One function, for a range and for its end alike: what the compiler fuses is the same then. step:
+/// by value, and what it holds, too; else a store might change it, and every vector would read it again.
 template <class T, class Step>
-void for_each_vector(std::int64_t n, T* p, const T* g, const States<T>& s, double gradient_factor, const Step& step) {
+HWY_NOINLINE void step_vectors(std::int64_t n, T* p, const T* g, const States<T> s, double gradient_factor,
+                               const Step step) {
   const hn::ScalableTag<T> d;
   const auto factor = hn::Set(d, static_cast<T>(gradient_factor));
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
-  using V = hn::Vec<decltype(d)>;
-  auto at = [&](T* pp, const T* gg, const States<T>& ss) {
-    Lane<V> x{hn::LoadU(d, pp), hn::Mul(hn::LoadU(d, gg), factor), {}};
-    for (int k = 0; k < kMaxStates; ++k) x.s[k] = ss[k] ? hn::LoadU(d, ss[k]) : hn::Zero(d);
-    step(x);
-    hn::StoreU(x.p, d, pp);
-    for (int k = 0; k < kMaxStates; ++k)
-      if (ss[k]) hn::StoreU(x.s[k], d, ss[k]);
-  };
-  std::int64_t i = 0;
-  for (; i + lanes <= n; i += lanes) {
-    States<T> here{};
-    for (int k = 0; k < kMaxStates; ++k) here[k] = s[k] ? s[k] + i : nullptr;
+  for (std::int64_t i = 0; i < n; i += lanes) {
     hwy::Prefetch(g + i + kAhead);
-    for (int k = 0; k < kMaxStates; ++k)
+    Lane<hn::Vec<decltype(d)>> x;
+    x.p = hn::LoadU(d, p + i);
+    x.g = hn::Mul(hn::LoadU(d, g + i), factor);
+    for_states([&](int k) __attribute__((always_inline)) {
       if (s[k]) hwy::Prefetch(s[k] + i + kAhead);
-    at(p + i, g + i, here);
+      x.s[k] = s[k] ? hn::LoadU(d, s[k] + i) : hn::Zero(d);
+    });
+    step(x);
+    hn::StoreU(x.p, d, p + i);
+    for_states([&](int k) __attribute__((always_inline)) {
+      if (s[k]) hn::StoreU(x.s[k], d, s[k] + i);
+    });
   }
+}
+
+template <class T, class Step>
+void for_each_vector(std::int64_t n, T* p, const T* g, const States<T>& s, double gradient_factor, const Step& step) {
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(hn::ScalableTag<T>()));
+  const std::int64_t i = n / lanes * lanes;
+  step_vectors(i, p, g, s, gradient_factor, step);
   if (i == n) return;
-  // The tail takes the same instructions through padded copies, so that bits do not depend on the position.
+  // The tail goes through padded copies, so that bits do not depend on the position.
   constexpr auto kLanes = HWY_MAX_BYTES / sizeof(T);
   HWY_ALIGN T tp[kLanes] = {}, tg[kLanes] = {}, ts[kMaxStates][kLanes] = {};
   States<T> copies{};
@@ -196,7 +209,7 @@ void for_each_vector(std::int64_t n, T* p, const T* g, const States<T>& s, doubl
     copies[k] = ts[k];
     for (std::int64_t j = i; j < n; ++j) ts[k][j - i] = s[k][j];
   }
-  at(tp, tg, copies);
+  step_vectors(lanes, tp, tg, copies, gradient_factor, step);
   for (std::int64_t j = i; j < n; ++j) p[j] = tp[j - i];
   for (int k = 0; k < kMaxStates; ++k)
     if (s[k])
@@ -209,33 +222,33 @@ void run(const Update& u, std::int64_t n, T* p, const T* g, const States<T>& s) 
   using L = Lane<typename Rules<T>::V>;
   switch (u.rule) {
     case Rule::kAdam:
-      return for_each_vector(n, p, g, s, u.gradient_factor, [&](L& x) { rules.adam(x); });
+      return for_each_vector(n, p, g, s, u.gradient_factor, [rules](L& x) { rules.adam(x); });
     case Rule::kSgd:
-      return for_each_vector(n, p, g, s, u.gradient_factor, [&](L& x) { rules.sgd(x); });
+      return for_each_vector(n, p, g, s, u.gradient_factor, [rules](L& x) { rules.sgd(x); });
     case Rule::kLion:
-      return for_each_vector(n, p, g, s, u.gradient_factor, [&](L& x) { rules.lion(x); });
+      return for_each_vector(n, p, g, s, u.gradient_factor, [rules](L& x) { rules.lion(x); });
     case Rule::kRmsProp:
-      return for_each_vector(n, p, g, s, u.gradient_factor, [&](L& x) { rules.rms_prop(x); });
+      return for_each_vector(n, p, g, s, u.gradient_factor, [rules](L& x) { rules.rms_prop(x); });
     case Rule::kAdagrad:
-      return for_each_vector(n, p, g, s, u.gradient_factor, [&](L& x) { rules.adagrad(x); });
+      return for_each_vector(n, p, g, s, u.gradient_factor, [rules](L& x) { rules.adagrad(x); });
     case Rule::kBnbAdam:
-      return for_each_vector(n, p, g, s, u.gradient_factor, [&](L& x) { rules.bnb_adam(x); });
+      return for_each_vector(n, p, g, s, u.gradient_factor, [rules](L& x) { rules.bnb_adam(x); });
     case Rule::kAdEmaMix:
-      return for_each_vector(n, p, g, s, u.gradient_factor, [&](L& x) { rules.ad_ema_mix(x); });
+      return for_each_vector(n, p, g, s, u.gradient_factor, [rules](L& x) { rules.ad_ema_mix(x); });
     case Rule::kBnbRmsProp:
-      return for_each_vector(n, p, g, s, u.gradient_factor, [&](L& x) { rules.bnb_rms_prop(x); });
+      return for_each_vector(n, p, g, s, u.gradient_factor, [rules](L& x) { rules.bnb_rms_prop(x); });
     case Rule::kTorchaoAdam:
-      return for_each_vector(n, p, g, s, u.gradient_factor, [&](L& x) { rules.torchao_adam(x); });
+      return for_each_vector(n, p, g, s, u.gradient_factor, [rules](L& x) { rules.torchao_adam(x); });
     case Rule::kGrokAdam:
-      return for_each_vector(n, p, g, s, u.gradient_factor, [&](L& x) { rules.grok_adam(x); });
+      return for_each_vector(n, p, g, s, u.gradient_factor, [rules](L& x) { rules.grok_adam(x); });
     case Rule::kScheduleFree:
-      return for_each_vector(n, p, g, s, u.gradient_factor, [&](L& x) { rules.schedule_free(x); });
+      return for_each_vector(n, p, g, s, u.gradient_factor, [rules](L& x) { rules.schedule_free(x); });
     case Rule::kKeep:
-      return for_each_vector(n, p, g, s, 1, [&](L& x) { x.s[0] = x.p; });
+      return for_each_vector(n, p, g, s, 1, [](L& x) { x.s[0] = x.p; });
     case Rule::kAverage:
-      return for_each_vector(n, p, g, s, 1, [&](L& x) { rules.average(x); });
+      return for_each_vector(n, p, g, s, 1, [rules](L& x) { rules.average(x); });
     case Rule::kTakeBack:
-      return for_each_vector(n, p, g, s, 1, [&](L& x) { x.p = x.s[2]; });
+      return for_each_vector(n, p, g, s, 1, [](L& x) { x.p = x.s[2]; });
     case Rule::kCustom:
       break;  // not for vectors
   }

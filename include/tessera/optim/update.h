@@ -37,7 +37,7 @@ using States = std::array<T*, kMaxStates>;
 using CustomRule = std::function<void(std::int64_t n, float* p, const float* g, States<float> states)>;
 
 /// The scalars of one step, derived once from the options and the step counter. A rule uses what it names.
-struct Update {
+struct UpdateScalars {
   Rule rule = Rule::kAdam;
   double gradient_factor = 1;   // on the gradient, before all else
   double lr = 0;                // all but kAdam
@@ -58,7 +58,10 @@ struct Update {
   double dampening = 0;             // kSgd: 0 in the first step
   double alpha = 0;                 // kRmsProp, kBnbRmsProp; kAdEmaMix, kGrokAdam: weight of the slow average
   bool nesterov = false;            // kSgd
-  CustomRule custom = nullptr;      // kCustom
+  bool operator==(const UpdateScalars&) const = default;
+};
+struct Update : UpdateScalars {
+  CustomRule custom = nullptr;  // kCustom
 };
 // States: kAdam exp_avg, exp_avg_sq [, max_exp_avg_sq]; kSgd [momentum_buffer]; kLion exp_avg;
 // kRmsProp square_avg, [grad_avg], [momentum_buffer]; kAdagrad sum; kBnbAdam, kTorchaoAdam first, second moment;
