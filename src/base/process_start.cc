@@ -3,6 +3,8 @@
 #include <fcntl.h>
 #include <signal.h>
 
+#include "base/open_files.h"
+
 namespace tessera {
 
 void begin_process() {
@@ -10,6 +12,7 @@ void begin_process() {
     if (::fcntl(fd, F_GETFD) < 0) ::open("/dev/null", O_RDWR);  // gets the lowest number that is free
   }
   ::signal(SIGCHLD, SIG_DFL);
+  allow_all_open_files();
 }
 
 }  // namespace tessera

@@ -17,7 +17,8 @@ namespace {
 using std::chrono::steady_clock;
 
 constexpr std::chrono::seconds kGreetingTime{5};
-constexpr std::size_t kMostGreetings = 256;  // at a time; of more, the oldest are turned away, and ranks call again
+constexpr std::size_t kMostGreetings = 256;    // at a time; of more, the oldest are turned away, and ranks call again
+constexpr std::ptrdiff_t kMostCallsOfOne = 4;  // that wait; a rank opens one lane after the other
 constexpr std::chrono::milliseconds kRest{100};
 
 }  // namespace
@@ -31,8 +32,15 @@ Descriptor Reception::await(const Call& call, Deadline deadline) {
     }
     if (steady_clock::now() >= deadline)
       throw std::system_error(ETIMEDOUT, std::generic_category(), "waiting for its call");
-    for (Proven& proven : listen(deadline)) called_[proven.call] = std::move(proven.socket);
+    for (Proven& proven : listen(deadline))
+      if (proven.call == call || has_room_for(proven.call)) called_[proven.call] = std::move(proven.socket);
   }
+}
+
+bool Reception::has_room_for(const Call& call) const {
+  const auto of_one =
+      std::count_if(called_.begin(), called_.end(), [&](const auto& kept) { return kept.first.from == call.from; });
+  return called_.contains(call) || of_one < kMostCallsOfOne;
 }
 
 std::vector<Reception::Proven> Reception::listen(Deadline deadline, std::span<const int> also) {
@@ -91,7 +99,8 @@ std::vector<Reception::Proven> Reception::hear_out() {
   std::deque<Greeting> still;
   for (Greeting& greeting : greetings_) {
     const auto state = greeting.receive(key_);
-    if (state == Greeting::State::kProven) proven.push_back({greeting.call(), greeting.take()});
+    const bool is_one_of_us = greeting.call().from >= 0 && greeting.call().from < processes_;
+    if (state == Greeting::State::kProven && is_one_of_us) proven.push_back({greeting.call(), greeting.take()});
     if (state == Greeting::State::kWaiting && steady_clock::now() < greeting.until()) {
       still.push_back(std::move(greeting));
     }

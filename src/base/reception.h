@@ -1,6 +1,6 @@
 #pragma once
 // Takes the calls of a job's other processes, whoever else may call: strangers that say nothing, nonsense, or very much
-// hold up nobody. What it keeps for callers that have proven nothing yet is limited.
+// hold up nobody. What it keeps is limited: for callers that have proven nothing yet, and for each process of the job.
 #include <deque>
 #include <map>
 #include <optional>
@@ -20,12 +20,12 @@ class Reception {
     Descriptor socket;
   };
 
-  /// `self`: whom the calls are for; `key`: of the job.
-  Reception(Listener listener, int self, std::string key)
-      : listener_(std::move(listener)), self_(self), key_(std::move(key)) {}
+  /// `self`: whom the calls are for, one of `processes` that are numbered from 0; `key`: of the job.
+  Reception(Listener listener, int self, int processes, std::string key)
+      : listener_(std::move(listener)), self_(self), processes_(processes), key_(std::move(key)) {}
 
-  /// Waits for this call, which comes once; others are kept until they are asked for. std::system_error (ETIMEDOUT) at
-  /// the deadline.
+  /// Waits for this call, which comes once. Others are kept until they are asked for, some of each process; more are
+  /// turned away. std::system_error (ETIMEDOUT) at the deadline.
   Descriptor await(const Call& call, Deadline deadline);
 
   /// Waits once: until a caller says something, one of the descriptors `also` can be read, or the deadline. The calls
@@ -37,9 +37,10 @@ class Reception {
   std::vector<Proven> hear_out();
   void accept_all();
   Descriptor accept_one();
+  bool has_room_for(const Call& call) const;
 
   Listener listener_;
-  int self_;
+  int self_, processes_;
   std::string key_;
   std::deque<Greeting> greetings_;  // oldest first
   std::map<Call, Descriptor> called_;

@@ -85,6 +85,24 @@ void close_at_once(Descriptor& socket) {
   socket.reset();
 }
 
+/// Those of this process, each by a descriptor of its own.
+std::vector<Descriptor> connections_with(const Endpoint& peer) {
+  std::vector<Descriptor> found;
+  std::error_code none;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd", none)) {
+    Descriptor socket(::fcntl(std::atoi(entry.path().filename().c_str()), F_DUPFD_CLOEXEC, 0));
+    sockaddr_storage address{};
+    socklen_t size = sizeof(address);
+    const bool connected = ::getpeername(socket.get(), reinterpret_cast<sockaddr*>(&address), &size) == 0;
+    // The port lies at the same place in both families.
+    if (connected && (address.ss_family == AF_INET || address.ss_family == AF_INET6) &&
+        ntohs(reinterpret_cast<const sockaddr_in&>(address).sin_port) == peer.port &&
+        peer_address(socket) == peer.address)
+      found.push_back(std::move(socket));
+  }
+  return found;
+}
+
 /// Where a name has several addresses, one that swallows what is sent there must leave time for the others.
 Deadline share_of(const addrinfo* address, Deadline deadline) {
   int left = 0;
@@ -210,18 +228,11 @@ void keep_alive(const Descriptor& socket, std::chrono::seconds time) {
 }
 
 void keep_alive_towards(const Endpoint& peer, std::chrono::seconds time) {
-  std::error_code none;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd", none)) {
-    const Descriptor socket(::fcntl(std::atoi(entry.path().filename().c_str()), F_DUPFD_CLOEXEC, 0));  // the same one
-    sockaddr_storage address{};
-    socklen_t size = sizeof(address);
-    const bool connected = ::getpeername(socket.get(), reinterpret_cast<sockaddr*>(&address), &size) == 0;
-    // The port lies at the same place in both families.
-    if (connected && (address.ss_family == AF_INET || address.ss_family == AF_INET6) &&
-        ntohs(reinterpret_cast<const sockaddr_in&>(address).sin_port) == peer.port &&
-        peer_address(socket) == peer.address)
-      keep_alive(socket, time);
-  }
+  for (const Descriptor& socket : connections_with(peer)) keep_alive(socket, time);
+}
+
+void shut_down_towards(const Endpoint& peer) {
+  for (const Descriptor& socket : connections_with(peer)) ::shutdown(socket.get(), SHUT_RDWR);
 }
 
 std::chrono::seconds keep_alive_time() {

@@ -41,6 +41,8 @@ int milliseconds_until(Deadline deadline);
 void keep_alive(const Descriptor& socket, std::chrono::seconds time);
 /// The same for all connections of this process with `peer`, whose address is numeric: libraries do not give theirs.
 void keep_alive_towards(const Endpoint& peer, std::chrono::seconds time);
+/// Ends them, so that no thread waits for what comes there.
+void shut_down_towards(const Endpoint& peer);
 /// That of hosts: TESSERA_KEEPALIVE_S (5). ConfigError for what is no such time.
 std::chrono::seconds keep_alive_time();
 

@@ -4,6 +4,7 @@
 #include <atomic>
 
 #include "base/cpu_level.h"
+#include "base/open_files.h"
 #include "comm/rendezvous/connect_hosts.h"
 #include "tessera/base/error.h"
 
@@ -21,6 +22,7 @@ bool on_one_host(const RankEnvironment& environment) {
 
 std::shared_ptr<Communicator> connect(const RendezvousOptions& options) {
   make_products_reproducible();
+  allow_all_open_files();  // gloo ends the process where it cannot accept one more connection, strangers' too
   static std::atomic<int> connections{0};  // a process may connect more than once; all ranks do it equally often
   const RankEnvironment environment = read_rank_environment();
   const int size = environment.world_size;

@@ -15,6 +15,7 @@
 #include <cstring>
 #include <string>
 
+#include "launch/limits.h"
 #include "tessera/base/error.h"
 
 namespace tessera::launch {
@@ -124,7 +125,8 @@ bool settle(const Request& request, const Command& own, int gate) {
 }
 
 [[noreturn]] void give_up(const char* what, const std::vector<pid_t>& started) {
-  std::fprintf(stderr, "tessera error: cannot start the ranks: %s: %s\n", what, std::strerror(errno));
+  std::fprintf(stderr, "tessera error: cannot start the ranks: %s after %zu of them: %s\n", what, started.size(),
+               why_no_process(errno).c_str());
   for (const pid_t rank : started) ::kill(rank, SIGKILL);
   ::_exit(1);
 }

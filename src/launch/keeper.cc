@@ -11,6 +11,7 @@
 #include <array>
 #include <cstring>
 
+#include "launch/limits.h"
 #include "tessera/base/error.h"
 
 namespace tessera::launch {
@@ -46,7 +47,7 @@ Keeper::Keeper() {
   }
   Descriptor ours(ends[0]), theirs(ends[1]);
   pid_ = ::fork();
-  if (pid_ < 0) throw Error(fmt::format("cannot start a process: {}", std::strerror(errno)));
+  if (pid_ < 0) throw Error("cannot start a process: " + why_no_process(errno));
   if (pid_ == 0) {
     ours.reset();
     // Whoever reads the launcher's output must see its end when the ranks are gone, not when the keeper is.

@@ -30,6 +30,8 @@ struct LaunchOptions {
   std::vector<std::string> command;
 };
 
+OutputOptions output_of(const LaunchOptions& options);
+
 struct LaunchPlan {
   config::AccelerateConfig accelerate;
   LaunchOptions options;

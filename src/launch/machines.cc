@@ -113,7 +113,8 @@ void Machines::receive_all(int restart) {
   const auto begin = Clock::now(), lost = begin + (restart == 0 ? times_.start : times_.lost);
   const auto answer = std::max(begin + times_.answer, lost);
   look_up_before(place_.of_first, SOCK_STREAM, lost);
-  Reception reception(listen_at({listening_address(place_.of_first), place_.of_first.port}), 0, place_.secret);
+  Reception reception(listen_at({listening_address(place_.of_first), place_.of_first.port}), 0, place_.count,
+                      place_.secret);
   for (auto& [machine, peer] : peers_) peer.say(fmt::format("restart {}", restart));
   while (true) {
     const auto now = Clock::now();

@@ -44,6 +44,13 @@ Descriptor open_log(const OutputOptions& options, int rank, bool is_stdout) {
 
 }  // namespace
 
+int descriptors_of_rank(const OutputOptions& options) {
+  constexpr int kPipe = 2, kNull = 1, kLog = 1;
+  const bool has_logs = !options.log_dir.empty();
+  const int out = options.tee_stdout || has_logs ? kPipe : kNull;
+  return out + kPipe + (has_logs ? 2 * kLog : 0);
+}
+
 RankStream::RankStream(int rank, Console& console, const OutputOptions& options)
     : rank_(rank), child_fd_(console.fd()), console_(console) {
   const bool is_stdout = console.fd() == STDOUT_FILENO;

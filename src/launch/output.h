@@ -17,6 +17,9 @@ struct OutputOptions {
   int attempt = 0;      // from 1 on the logs go on, behind a line that says so
 };
 
+/// How many descriptors the launcher has for one rank while it starts.
+int descriptors_of_rank(const OutputOptions& options);
+
 /// One stream of one rank. Rank 0 passes through unless copies are asked for; of the others the last lines are kept.
 class RankStream {
  public:

@@ -13,6 +13,7 @@
 #include "launch/gpus.h"
 #include "launch/idle_flags.h"
 #include "launch/launch.h"
+#include "launch/limits.h"
 #include "tessera/base/error.h"
 
 namespace tessera::launch {
@@ -142,6 +143,10 @@ void find_command(const Tasks& tasks, LaunchPlan& plan) {
 
 }  // namespace
 
+OutputOptions output_of(const LaunchOptions& options) {
+  return {.tee_stdout = (options.tee & 1) != 0, .tee_stderr = (options.tee & 2) != 0, .log_dir = options.log_dir};
+}
+
 OptionTable launch_table(LaunchOptions& options, config::AccelerateInput& accelerate) {
   OptionTable table("tessera launch", "starts one process for each rank and watches over them");
   add_options(table, options, accelerate);
@@ -168,6 +173,8 @@ std::optional<LaunchPlan> plan_launch(const std::vector<std::string>& args, cons
   problems.attempt([&] { read_settings(args, flags, plan); });
   check_options(plan, problems);
   if (is_parsed) problems.attempt([&] { find_command(tasks, plan); });  // else a bad flag's value may stand there
+  if (is_parsed)
+    problems.attempt([&] { require_room(ranks_here(plan.accelerate), output_of(plan.options), own_limits()); });
   problems.throw_all();
   if (!plan.options.log_dir.empty()) ensure_writable_folder(plan.options.log_dir);
   add_notes(flags, plan);

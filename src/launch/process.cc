@@ -15,6 +15,8 @@
 #include <map>
 #include <utility>
 
+#include "base/open_files.h"
+#include "launch/limits.h"
 #include "tessera/base/error.h"
 
 extern char** environ;
@@ -62,6 +64,7 @@ bool is_executable_file(const std::string& path) {
   if (null >= 0) ::dup2(null, 0);
   if (null > 2) ::close(null);
   for (const int fd : command.inherited) ::fcntl(fd, F_SETFD, 0);
+  if (command.inherited.empty()) restore_open_files();  // else it is our own program, and has many
   ::execve(command.program.c_str(), args, env);
   const int error = errno;
   [[maybe_unused]] const ssize_t written = ::write(report, &error, sizeof(error));
@@ -110,7 +113,7 @@ pid_t start(const Command& command) {
   Pipe report = make_pipe();  // carries errno when exec fails, and just closes when it succeeds
   const pid_t parent = ::getpid();
   const pid_t pid = ::fork();
-  if (pid < 0) throw Error(fmt::format("cannot start a process: {}", std::strerror(errno)));
+  if (pid < 0) throw Error("cannot start a process: " + why_no_process(errno));
   if (pid == 0) {
     become(command, const_cast<char**>(arg_pointers.data()), const_cast<char**>(env_pointers.data()), parent,
            report.write.get());

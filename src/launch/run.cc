@@ -144,9 +144,7 @@ config::Environment rank_environment(const LaunchPlan& plan, int local_rank, int
 
 int run_launch(const LaunchPlan& plan) {
   SupervisorOptions options;
-  options.output.tee_stdout = (plan.options.tee & 1) != 0;
-  options.output.tee_stderr = (plan.options.tee & 2) != 0;
-  options.output.log_dir = plan.options.log_dir;
+  options.output = output_of(plan.options);
   if (const auto& seconds = plan.options.grace_period) {
     options.signal_grace = std::chrono::milliseconds(static_cast<std::int64_t>(*seconds * 1000));
   }

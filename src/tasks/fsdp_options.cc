@@ -3,11 +3,14 @@
 #include <ATen/Context.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <cstdlib>
 #include <fstream>
 
 #include "base/env.h"
+#include "comm/device/device_identity.h"
 #include "comm/rendezvous/rank_environment.h"
 #include "tessera/base/error.h"
 
@@ -101,10 +104,7 @@ GpuFacts gpu_facts() {
   if (guard) facts.count = guard->deviceCount();  // 0 where there is no driver, or too old a one
   std::ifstream driver("/proc/driver/nvidia/version");
   std::getline(driver, facts.driver);
-  const auto ranks = comm::read_rank_environment();
-  facts.local_rank = ranks.local_rank;
-  facts.local_ranks = ranks.local_world_size > 0 ? ranks.local_world_size : ranks.local_rank + 1;
-  facts.share = environment("TESSERA_SHARE_GPUS") == "1";
+  facts.local_rank = comm::read_rank_environment().local_rank;
   return facts;
 }
 
@@ -124,16 +124,31 @@ at::Device compute_device(const std::string& device, const config::AccelerateCon
   refuse(facts.count == 0, "libtorch finds no GPU that it can use, and the driver is '" + facts.driver +
                                "'; look at nvidia-smi, at CUDA_VISIBLE_DEVICES, and whether the driver is new enough "
                                "for the CUDA of this libtorch (TORCH_CPP_LOG_LEVEL=WARNING shows what it says)");
-  refuse(facts.local_ranks > facts.count && !facts.share,
-         std::to_string(facts.local_ranks) + " ranks on this host and " + std::to_string(facts.count) +
-             " GPUs, and each rank needs one; set num_processes, gpu_ids or "
-             "CUDA_VISIBLE_DEVICES (for a trial, TESSERA_SHARE_GPUS=1 lets ranks "
-             "share them)");
   return {at::kCUDA, static_cast<c10::DeviceIndex>(facts.local_rank % facts.count)};
 }
 
-at::Device training_device(const train::TrainingArguments& arguments, const config::AccelerateConfig& config) {
-  const auto device = compute_device(arguments.wanted_device(), config);
+at::Device compute_device(const std::string& device, const config::AccelerateConfig& config,
+                          comm::Communicator& group) {
+  const auto found = compute_device(device, config);
+  require_own_devices(found, group);
+  return found;
+}
+
+void require_own_devices(at::Device device, comm::Communicator& group) {
+  if (group.size() == 1) return;
+  const auto shared = comm::find_shared_device(group, device);
+  if (shared.ranks.empty() || environment("TESSERA_SHARE_GPUS") == "1") return;
+  throw ConfigError(
+      fmt::format("ranks {} of a host have one GPU between them ({}), and each rank needs its own; set num_processes, "
+                  "gpu_ids or CUDA_VISIBLE_DEVICES, under SLURM --gpus-per-task=1 (for a trial, TESSERA_SHARE_GPUS=1 "
+                  "lets ranks share them); or use --device cpu (use_cpu: true for the launcher)",
+                  fmt::join(shared.ranks, ", "), shared.identity),
+      "device");
+}
+
+at::Device training_device(const train::TrainingArguments& arguments, const config::AccelerateConfig& config,
+                           comm::Communicator& group) {
+  const auto device = compute_device(arguments.wanted_device(), config, group);
   if (device.is_cpu()) return device;
   c10::impl::VirtualGuardImpl(device.type()).setDevice(device);  // whose random numbers checkpoints keep
   auto& libtorch = at::globalContext();

@@ -37,7 +37,7 @@ OpenedModel open_model(const GenerateOptions& options, std::shared_ptr<comm::Com
   const auto settings = config::from_environment();
   auto fsdp = fsdp_options(settings);
   fsdp.gather = options.gather;
-  fsdp.device = compute_device(options.device, settings);
+  fsdp.device = compute_device(options.device, settings, *group);
   const auto generates = [&](const Assembled& model, const fsdp::FsdpOptions&) {
     if (model.config.kind != models::ModelKind::kSequenceClassification) return;
     throw ConfigError("'" + (adapter.empty() ? options.model : adapter) +

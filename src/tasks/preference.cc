@@ -203,7 +203,7 @@ class PreferenceJob final : public TrainingJob {
     options.attn_implementation = o_.attn_implementation;
     const auto settings = launch();
     options.fsdp = fsdp_options(settings);
-    options.fsdp.device = training_device(arguments_, settings);
+    options.fsdp.device = device_;
     options.fsdp.gather = o_.gather;
     auto other = assemble(options, group_);
     if (other.config.kind != models::ModelKind::kCausal || other.config.vocab_size < tokenizer_->vocab_size())

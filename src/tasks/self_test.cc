@@ -145,7 +145,7 @@ class SelfTest {
   void check_training() {
     const auto settings = config::from_environment();
     fsdp::FsdpOptions options = fsdp_options(settings);
-    options.device = compute_device("auto", settings);
+    options.device = compute_device("auto", settings, *group_);
     options.ignored_modules = nullptr;  // of the user's model, as the classes
     if (settings.fsdp.auto_wrap_policy == config::WrapPolicy::kTransformerBased)
       options.wrap = fsdp::wrap_classes({kBlockClass});

@@ -147,6 +147,7 @@ TrainingJob::TrainingJob(const JobOptions& options, models::ModelKind kind, std:
 
 bool TrainingJob::run() {
   manual_seed(static_cast<std::uint64_t>(arguments_.seed));  // draws differ by row, not by rank
+  device_ = training_device(arguments_, launch(), *group_);  // refused before anything is read
   require_same_snapshot({folder_, adapter_folder_}, *group_);
   check_kind(folder_, kind_);  // before rows are read
   load_data();
@@ -186,7 +187,7 @@ void TrainingJob::assemble_model() {
   a.quantization = options_.quant.quantization();
   a.seed = static_cast<std::uint64_t>(arguments_.seed);
   a.fsdp = fsdp_options(settings);
-  a.fsdp.device = training_device(arguments_, settings);
+  a.fsdp.device = device_;
   a.fsdp.gather = options_.gather;
   complete(a);
   if (arguments_.do_train)
@@ -246,7 +247,6 @@ void TrainingJob::plan_memory(const Assembled& model, const fsdp::FsdpOptions& f
   const PlanSettings planned{.model_folder = folder_, .optim = arguments_.optim, .batch = batch};
   plan_ = plan_rank(model, fsdp, planned, *group_);
   device_plan_ = plan_device(model, fsdp, planned, *group_);
-  device_ = fsdp.device;
   const auto settings = launch();
   estimate::PlanRequest request;
   if (model.adapters || model.several) {

@@ -108,6 +108,7 @@ class TrainingJob {
   std::shared_ptr<const text::Tokenizer> tokenizer_;
   std::optional<checkpoint::ClassifierNames> classes_;  // of a classifier, for config.json
   Assembled model_;
+  at::Device device_ = at::kCPU;  // that computes
 
   /// Without rows there are no evaluations, unless a flag insists on them: a ConfigError that says what is missing.
   void require_rows_to_evaluate(std::int64_t rows, const std::string& missing);
@@ -131,7 +132,6 @@ class TrainingJob {
   const train::Clock::time_point started_ = train::Clock::now();
   bool scale_loss_ = false;                // fp16
   estimate::RankPlan plan_, device_plan_;  // device_plan_: empty where the CPU computes
-  at::Device device_ = at::kCPU;
   at::ScalarType compute_dtype_ = at::kFloat;
 };
 

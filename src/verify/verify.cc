@@ -130,7 +130,7 @@ int verify(const std::vector<std::string>& args, std::ostream& out, std::ostream
   }
   options.fsdp = tasks::fsdp_options(launch);
   options.fsdp.gather = gather;
-  options.fsdp.device = tasks::compute_device(device, launch);
+  options.fsdp.device = tasks::compute_device(device, launch, *group);
   if (group->size() > 1 || !options.fsdp.device.is_cpu()) options.sharded = true;
   std::ostringstream quiet;
   std::ostream& report = group->rank() == 0 ? out : quiet;

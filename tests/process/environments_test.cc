@@ -84,9 +84,10 @@ const Launcher kLaunchers[] = {
      }},
     {"SlurmOnTwoHosts", "hosts",
      [](int rank) -> Variables {
-       return {{"SLURM_PROCID", text(rank)}, {"SLURM_LOCALID", "0"},      {"SLURM_NTASKS", "2"},
-               {"SLURM_NODEID", text(rank)}, {"SLURM_NNODES", "2"},       {"SLURM_JOB_ID", port_of(5)},
-               {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", port_of(5)}, {"OMP_NUM_THREADS", "1"}};
+       return {{"SLURM_PROCID", text(rank)}, {"SLURM_LOCALID", "0"},       {"SLURM_NTASKS", "2"},
+               {"SLURM_NODEID", text(rank)}, {"SLURM_NNODES", "2"},        {"SLURM_JOB_ID", port_of(5)},
+               {"SLURM_STEP_ID", "0"},       {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", port_of(5)},
+               {"OMP_NUM_THREADS", "1"}};
      }},
 };
 
@@ -232,7 +233,7 @@ TEST_F(Environments, ARankThatHangsIsNamedWithTheOperation) {
 TEST_F(Environments, HalfOfTheVariablesIsAnErrorThatNamesTheOther) {
   std::vector<std::string> command = {TESSERA_BINARY};
   for (const std::string& word : task("/half")) command.push_back(word);
-  const Finished r = test::run(command, {{"SLURM_PROCID", "0"}});
+  const Finished r = test::run(command, {{"SLURM_STEP_ID", "0"}, {"SLURM_PROCID", "0"}});
   EXPECT_EQ(r.exit_code, 2) << r.err;
   EXPECT_NE(r.err.find("SLURM_NTASKS"), std::string::npos) << r.err;
 }

@@ -101,6 +101,26 @@ TEST(Launch, PassesRankZeroThroughAndDropsTheOthersOutput) {
   EXPECT_FALSE(contains(r.err, "err1")) << r.err;
 }
 
+/// `limit`: options of the shell's ulimit.
+Finished launch_many(const std::string& limit, int ranks) {
+  return test::run({"/bin/sh", "-c",
+                    "ulimit " + limit + " && exec " + TESSERA_BINARY + " launch --cpu --num_processes " +
+                        std::to_string(ranks) + " /bin/sh -c 'ulimit -Sn'"});
+}
+
+TEST(Launch, TakesAllOpenFilesThatTheSystemAllowsAndLeavesProgramsTheirLimit) {
+  const Finished r = launch_many("-Sn 256", 100);
+  EXPECT_EQ(r.exit_code, 0) << r.err;
+  EXPECT_EQ(r.out, "256\n");
+}
+
+TEST(Launch, NamesTheLimitThatDoesNotAllowSoManyRanks) {
+  const Finished r = launch_many("-n 256", 100);
+  EXPECT_EQ(r.exit_code, 2);
+  EXPECT_TRUE(contains(r.err, "100 ranks on this machine need 364 open files, and the system allows 256 (ulimit -n)"))
+      << r.err;
+}
+
 TEST(Launch, WritesLogFilesOfEachRank) {
   const std::string folder = testing::TempDir() + "launch_logs";
   std::filesystem::remove_all(folder);

@@ -1,9 +1,9 @@
 #include "comm/device/device_communicator.h"
 
-#include <algorithm>
 #include <cstdlib>
 
 #include "base/env.h"
+#include "comm/device/device_identity.h"
 #include "comm/rendezvous/own_host.h"
 #include "tessera/base/error.h"
 
@@ -69,13 +69,6 @@ class DeviceCommunicator final : public Communicator {
   std::unique_ptr<DeviceEngine> engine_;
 };
 
-/// Collective: whether some ranks of a host compute on one device.
-bool share_devices(Communicator& host, at::Device device) {
-  auto all = host.all_gather_objects(own_host() + " " + device.str());
-  std::sort(all.begin(), all.end());
-  return std::adjacent_find(all.begin(), all.end()) != all.end();
-}
-
 }  // namespace
 
 std::shared_ptr<Communicator> with_device(std::shared_ptr<Communicator> host, std::unique_ptr<DeviceEngine> engine) {
@@ -87,7 +80,7 @@ std::shared_ptr<Communicator> with_device(std::shared_ptr<Communicator> host, at
   if (!wanted.empty() && wanted != "nccl" && wanted != "host")
     throw ConfigError("TESSERA_DEVICE_TRANSPORT: expected nccl or host, found '" + wanted + "'",
                       "TESSERA_DEVICE_TRANSPORT");
-  const bool shared = share_devices(*host, device);
+  const bool shared = !find_shared_device(*host, device).ranks.empty();
   const bool nccl = wanted.empty() ? device.is_cuda() && !shared : wanted == "nccl";
   // NCCL refuses ranks of one host that share a GPU, so they say that they are on several: for trials, not for speed.
   if (nccl && shared) ::setenv("NCCL_HOSTID", (own_host() + " " + std::to_string(host->rank())).c_str(), 0);

@@ -31,7 +31,7 @@ std::uint64_t hash_of(const std::string& name) {
 
 Network::Network(Listener listener, std::vector<Endpoint> peers, int rank, std::string key, Times times,
                  std::unique_ptr<Engine> engine)
-    : reception_(std::move(listener), rank, key),
+    : reception_(std::move(listener), rank, static_cast<int>(peers.size()), key),
       peers_(std::move(peers)),
       rank_(rank),
       key_(std::move(key)),

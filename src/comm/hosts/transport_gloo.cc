@@ -2,7 +2,6 @@
 
 #include <ATen/ops/from_blob.h>
 #include <signal.h>
-#include <sys/resource.h>
 
 #include <ctime>
 #include <iostream>
@@ -52,14 +51,6 @@ class SilentStandardOutput {
  private:
   std::streambuf* before_;
 };
-
-/// gloo keeps connections of strangers that say nothing, and ends the process where it cannot accept one more.
-void allow_all_files() {
-  rlimit files{};
-  if (::getrlimit(RLIMIT_NOFILE, &files) != 0) return;
-  files.rlim_cur = files.rlim_max;
-  ::setrlimit(RLIMIT_NOFILE, &files);
-}
 
 using GlooWork = c10::intrusive_ptr<c10d::Work>;
 
@@ -174,7 +165,6 @@ class GlooEngine : public Engine {
  public:
   std::unique_ptr<Transport> connect(const LanePlaces& lane) override {
     if (!device_) {
-      allow_all_files();
       const WithoutSignals quiet;  // of the thread that it starts
       device_ = c10d::ProcessGroupGloo::createDeviceForHostname(lane.address);
     }

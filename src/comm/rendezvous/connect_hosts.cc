@@ -5,7 +5,9 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
+#include <sstream>
 
 #include "base/cpu_quota.h"
 #include "comm/hosts/hosts_communicator.h"
@@ -35,9 +37,17 @@ constexpr int kMaxRanksOfHost = 250;  // descriptors in one message
 Endpoint master(const RankEnvironment& environment) {
   Endpoint result{variable("MASTER_ADDR"), kDefaultPort};
   if (result.address.empty() && environment.family == "SLURM") {
-    std::string nodes = variable("SLURM_STEP_NODELIST");
-    if (nodes.empty()) nodes = variable("SLURM_JOB_NODELIST");
-    result.address = first_node(nodes);
+    const char* name = variable("SLURM_STEP_NODELIST").empty() ? "SLURM_JOB_NODELIST" : "SLURM_STEP_NODELIST";
+    const std::string nodes = variable(name);
+    const auto first = first_node(nodes);
+    if (!nodes.empty() && !first) {
+      throw ConfigError(
+          fmt::format("{} must be a list of nodes as SLURM writes it, such as gpu[03-05,9],x1, it is '{}': "
+                      "start the ranks with srun, or set MASTER_ADDR to the address of the host of rank 0",
+                      name, nodes),
+          name);
+    }
+    result.address = first.value_or("");
   }
   if (result.address.empty()) {
     throw ConfigError(
@@ -58,6 +68,25 @@ Endpoint master(const RankEnvironment& environment) {
   return result;
 }
 
+/// Of what stands between the brackets of a list of nodes, "03-05,9"; nothing where it is something else.
+std::optional<std::string> first_number(const std::string& ranges) {
+  const auto read = [](const std::string& text, unsigned& number) {
+    const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+    return error == std::errc() && stop == text.data() + text.size();
+  };
+  std::optional<std::string> first;
+  std::istringstream parts(ranges + ",");
+  for (std::string part; std::getline(parts, part, ',');) {
+    const std::size_t dash = part.find('-');
+    const std::string low = part.substr(0, dash);
+    unsigned from = 0, to = 0;
+    if (!read(low, from) || !read(dash == std::string::npos ? low : part.substr(dash + 1), to) || to < from)
+      return std::nullopt;
+    if (!first) first = low;
+  }
+  return first;
+}
+
 /// A host whose own name leads to its loopback address has told that one: it is the master, whose address is known.
 void mend_loopback(std::vector<Endpoint>& peers, const Endpoint& meeting_place) {
   if (std::none_of(peers.begin(), peers.end(), [](const auto& peer) { return is_loopback(peer.address); })) return;
@@ -70,14 +99,28 @@ void mend_loopback(std::vector<Endpoint>& peers, const Endpoint& meeting_place) 
 
 }  // namespace
 
-std::string first_node(const std::string& node_list) {
-  const std::size_t bracket = node_list.find('['), comma = node_list.find(',');
-  if (bracket == std::string::npos || comma < bracket) return node_list.substr(0, comma);
-  const std::size_t number_end = node_list.find_first_of("-,]", bracket);
-  const std::size_t close = node_list.find(']', bracket);
-  if (number_end == std::string::npos || close == std::string::npos) return "";
-  const std::string tail = node_list.substr(close + 1, node_list.find(',', close) - close - 1);
-  return node_list.substr(0, bracket) + node_list.substr(bracket + 1, number_end - bracket - 1) + tail;
+std::optional<std::string> first_node(const std::string& node_list) {
+  std::optional<std::string> first;
+  std::string node;
+  for (std::size_t i = 0; i <= node_list.size(); ++i) {
+    const char c = i < node_list.size() ? node_list[i] : ',';
+    if (c == ',') {
+      if (node.empty()) return std::nullopt;
+      if (!first) first = node;
+      node.clear();
+    } else if (c == '[') {
+      const std::size_t close = std::min(node_list.find(']', i), node_list.size());
+      const auto number = first_number(node_list.substr(i + 1, close - i - 1));
+      if (close == node_list.size() || !number) return std::nullopt;
+      node += *number;
+      i = close;
+    } else if (std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '-' || c == '.' || c == '_') {
+      node += c;
+    } else {
+      return std::nullopt;
+    }
+  }
+  return first;
 }
 
 std::shared_ptr<Communicator> connect_one_host(int rank, int size, int first_rank, const std::string& job_key,

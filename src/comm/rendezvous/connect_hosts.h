@@ -1,6 +1,7 @@
 #pragma once
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "comm/rendezvous/rank_environment.h"
@@ -19,8 +20,8 @@ struct HostsRendezvous {
 /// connect.
 std::shared_ptr<Communicator> connect_hosts(const HostsRendezvous& rendezvous);
 
-/// The first node of SLURM's compact list: "gpu[03-05,9],x1" -> "gpu03".
-std::string first_node(const std::string& node_list);
+/// The first node of SLURM's compact list: "gpu[03-05,9],x1" -> "gpu03". Nothing where it is no such list.
+std::optional<std::string> first_node(const std::string& node_list);
 
 /// Launchers other than ours (SLURM, mpirun --bind-to none) may leave every rank all cores, and containers more cores
 /// than time on them: with a thread for each core, threads would mostly wait for each other. So libtorch gets the

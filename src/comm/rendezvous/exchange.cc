@@ -5,9 +5,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <condition_variable>
+#include <mutex>
+#include <optional>
 #include <system_error>
+#include <thread>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include "base/quiet_thread.h"
 #include "base/secret.h"
 #include "tessera/base/error.h"
 
@@ -17,22 +22,55 @@ namespace {
 constexpr useconds_t kLookMicroseconds = 5'000;
 constexpr int kLooksBetweenRepairs = 10;
 constexpr std::chrono::seconds kForRepairs{5}, kForGoodbyes{2};
+constexpr std::chrono::milliseconds kBetweenCuts{50};
 
 std::vector<std::uint8_t> to_value(const std::string& text) {
   return {text.begin(), text.end()};
 }
 
+/// From `limit` on ends this process's connections with a store: its client waits for most answers as long as they
+/// take, and a process that is stopped keeps its connections.
+class StoreWatch {
+ public:
+  StoreWatch(Endpoint store, Deadline limit)
+      : thread_(start_quiet_thread("store watch", [this, store = std::move(store), limit] { run(store, limit); })) {}
+  ~StoreWatch() {
+    {
+      const std::lock_guard lock(mutex_);
+      ends_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
+  }
+  StoreWatch(const StoreWatch&) = delete;
+  StoreWatch& operator=(const StoreWatch&) = delete;
+
+ private:
+  void run(const Endpoint& store, Deadline limit) {
+    std::unique_lock lock(mutex_);
+    for (; !changed_.wait_until(lock, limit, [this] { return ends_; }); limit += kBetweenCuts) try {
+        shut_down_towards(store);
+      } catch (const std::exception&) {  // no descriptor is left: again
+      }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool ends_ = false;
+  std::thread thread_;
+};
+
 class TextExchange {
  public:
   TextExchange(const Exchange& exchange, std::string mine)
-      : exchange_(exchange), mine_(std::move(mine)), deadline_(std::chrono::steady_clock::now() + patience(exchange)) {
+      : exchange_(exchange), mine_(std::move(mine)), deadline_(begin_ + patience()) {
     open_store();
   }
 
   std::vector<std::string> run() {
-    store_->set(key(exchange_.rank), to_value(mine_));
     std::vector<std::string> texts(static_cast<std::size_t>(exchange_.size));
     watched([&] {
+      store_->set(key(exchange_.rank), to_value(mine_));
       wait_for_all();
       agree(texts);
     });
@@ -41,12 +79,15 @@ class TextExchange {
   }
 
  private:
-  /// Rank 0 keeps the store a little longer than the others ask it, so that they can say who is missing.
-  static std::chrono::milliseconds patience(const Exchange& e) {
-    const auto less = std::min<std::chrono::milliseconds>(e.timeout / 5, std::chrono::seconds(2));
-    return e.rank == 0 ? e.timeout : e.timeout - less;
+  /// Whoever keeps the store does so a little longer than the others ask it, so that they can say who is missing.
+  std::chrono::milliseconds patience() const { return is_server() ? exchange_.timeout : exchange_.timeout - less(); }
+  std::chrono::milliseconds less() const {
+    return std::min<std::chrono::milliseconds>(exchange_.timeout / 5, std::chrono::seconds(2));
   }
   bool is_server() const { return exchange_.rank == 0 && !exchange_.store_is_there; }
+  /// Of a rank that asks somebody else's store: time is left to say who is missing, and for libtorch's backtrace.
+  Deadline limit_of_answers() const { return begin_ + exchange_.timeout - less() / 2; }
+  bool has_no_answer() const { return watch_ && std::chrono::steady_clock::now() >= limit_of_answers(); }
   std::string key(int rank) const { return fmt::format("{}{}", exchange_.prefix, rank); }
   /// Where a rank says which texts it has read.
   std::string seen_key(int rank) const { return fmt::format("{}seen/{}", exchange_.prefix, rank); }
@@ -77,9 +118,9 @@ class TextExchange {
       // where that is.
       const std::string address = peer_address(connect_before(exchange_.store, deadline_));
       options.timeout = left();
+      if (!is_server()) watch_.emplace(Endpoint{address, exchange_.store.port}, limit_of_answers());
       store_ = c10::make_intrusive<c10d::TCPStore>(address, options);
       listener.socket.release();  // it is the store's
-      // Most of its calls wait for an answer without a limit.
       keep_alive_towards({address, exchange_.store.port}, keep_alive_time());
     } catch (const std::exception& error) {
       if (is_server()) {
@@ -88,6 +129,7 @@ class TextExchange {
                                       place(), reason_of(error, "the store does not start there")),
                           "MASTER_PORT");
       }
+      if (has_no_answer()) fail_without_answer();
       throw CommError(fmt::format("rank {}: connect: no answer from {} (MASTER_ADDR:MASTER_PORT) within {} ms: {}. Is "
                                   "rank 0 running, and is that the address of its host?",
                                   exchange_.rank, place(), exchange_.timeout.count(),
@@ -101,12 +143,24 @@ class TextExchange {
     try {
       call();
     } catch (const c10::Error&) {
+      if (has_no_answer()) fail_without_answer();
       throw CommError(
           fmt::format("rank {}: connect: the rendezvous at {} has ended: rank 0 or its launcher has failed. "
                       "Look at its output.",
                       exchange_.rank, place()),
           0, "connect", 0);
     }
+  }
+
+  [[noreturn]] void fail_without_answer() const {
+    throw CommError(
+        fmt::format(
+            "rank {}: connect: {} at {} (MASTER_ADDR:MASTER_PORT) takes connections and has not answered within "
+            "{} ms. Is that process stopped ('kill -CONT PID' on its host lets it go on)? Does something else "
+            "listen there? Else look at its output.",
+            exchange_.rank, exchange_.store_is_there ? "torchrun's store" : "the store of rank 0", place(),
+            exchange_.timeout.count()),
+        0, "connect", 0);
   }
 
   std::string text_at(const std::string& place) {
@@ -250,8 +304,10 @@ class TextExchange {
   const Exchange& exchange_;
   const std::string mine_;
   std::string seen_;  // stands for the texts that this rank has read; empty: none yet
+  const Deadline begin_ = std::chrono::steady_clock::now();
   Deadline deadline_;
   c10::intrusive_ptr<c10d::TCPStore> store_;
+  std::optional<StoreWatch> watch_;  // of somebody else's store
 };
 
 }  // namespace

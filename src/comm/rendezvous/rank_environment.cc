@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <optional>
+#include <string_view>
 
 #include "tessera/base/error.h"
 
@@ -16,6 +17,8 @@ namespace {
 struct Family {
   const char *name, *rank, *world_size, *local_rank, *local_world_size;
 };
+
+constexpr const char* kStepTasks = "SLURM_STEP_NUM_TASKS";
 
 constexpr Family kFamilies[] = {
     {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},
@@ -48,6 +51,28 @@ std::optional<int> number_of(const char* name) {
   return number;
 }
 
+std::optional<int> either(const char* name, const char* otherwise) {
+  const auto number = number_of(name);
+  return number ? number : number_of(otherwise);
+}
+
+/// SLURM starts tasks in steps (srun). A batch script and salloc's shell have the job's variables, too, of which
+/// SLURM_PROCID may be one: they are single processes, not one of its tasks.
+bool is_task_of_slurm() {
+  for (const char* name : {"SLURM_STEP_ID", "SLURM_STEPID", kStepTasks})
+    if (value_of(name) != nullptr) return true;
+  const int tasks = number_of("SLURM_NTASKS").value_or(1);
+  if (tasks > 1 && value_of("SLURM_PROCID") != nullptr) {
+    throw ConfigError(
+        fmt::format("this job of SLURM has {} tasks (SLURM_NTASKS), and this process is its script, not one "
+                    "of them: start it with srun, or with tessera launch; or unset SLURM_NTASKS for a "
+                    "single process",
+                    tasks),
+        "SLURM_NTASKS");
+  }
+  return false;
+}
+
 std::string job_key() {
   std::string key;
   for (const char* name : kJobKeys) {
@@ -62,7 +87,9 @@ std::string job_key() {
 RankEnvironment read_rank_environment() {
   RankEnvironment result;
   for (const Family& family : kFamilies) {
-    const auto rank = number_of(family.rank), size = number_of(family.world_size);
+    const bool is_slurm = std::string_view(family.name) == "SLURM";
+    if (is_slurm && !is_task_of_slurm()) continue;
+    const auto rank = number_of(family.rank), size = either(is_slurm ? kStepTasks : "", family.world_size);
     if (!rank && !size) continue;
     if (!rank || !size) {
       throw ConfigError(fmt::format("{} is set, {} is not: set both, or neither for a single process.",
@@ -86,7 +113,7 @@ RankEnvironment read_rank_environment() {
   }
   // srun sets PMI's variables (--mpi=pmi2), too, but not those of the host.
   if ((result.family == "SLURM" || result.family == "PMI") && result.local_world_size < 0) {
-    const auto nodes = number_of("SLURM_NNODES");
+    const auto nodes = either("SLURM_STEP_NUM_NODES", "SLURM_NNODES");
     if (nodes || result.family == "SLURM") result.local_world_size = nodes.value_or(1) == 1 ? result.world_size : 0;
     result.local_rank = number_of("SLURM_LOCALID").value_or(result.local_rank);
   }

@@ -6,6 +6,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <chrono>
 #include <future>
 #include <system_error>
@@ -20,6 +21,7 @@ using namespace std::chrono_literals;
 
 const std::string kKey = "the session's key";
 const Call kCall{42, 1, 0};
+constexpr int kProcesses = 3;
 
 Deadline in(std::chrono::milliseconds time) {
   return std::chrono::steady_clock::now() + time;
@@ -30,7 +32,7 @@ class Listening : public ::testing::Test {
   Listening() {
     Listener listener = listen_at({"127.0.0.1", 0});
     port_ = listener.port;
-    reception_ = std::make_unique<Reception>(std::move(listener), 0, kKey);
+    reception_ = std::make_unique<Reception>(std::move(listener), 0, kProcesses, kKey);
   }
   Descriptor stranger() const { return connect_before({"127.0.0.1", port_}, in(20s)); }
   std::future<Descriptor> await(const Call& call) {
@@ -68,6 +70,33 @@ TEST_F(Listening, KeepsACallUntilItIsAskedFor) {
   introduce(late, kCall, kKey, in(20s));
   first.get();
   EXPECT_GE(reception_->await(other, in(0s)).get(), 0);
+}
+
+/// The other end has closed it.
+bool is_closed(const Descriptor& socket) {
+  char byte = 0;
+  try {
+    receive_all(socket, &byte, 1, in(0s));
+  } catch (const std::system_error& error) {
+    return error.code() == std::errc::connection_reset;
+  }
+  return false;
+}
+
+TEST_F(Listening, KeepsFewCallsOfOneProcessAndNoneOfOthersThanTheJobs) {
+  auto answer = await(kCall);
+  std::vector<Descriptor> early, foreign;
+  for (std::uint64_t name = 100; name < 120; ++name) {
+    introduce(early.emplace_back(stranger()), {name, 1, 0}, kKey, in(20s));
+    introduce(foreign.emplace_back(stranger()), {name, kProcesses + static_cast<int>(name), 0}, kKey, in(20s));
+  }
+  const Descriptor other = stranger(), awaited = stranger();
+  introduce(other, {100, 2, 0}, kKey, in(20s));
+  introduce(awaited, kCall, kKey, in(20s));
+  EXPECT_GE(answer.get().get(), 0);
+  EXPECT_EQ(std::count_if(early.begin(), early.end(), is_closed), 16);
+  EXPECT_EQ(std::count_if(foreign.begin(), foreign.end(), is_closed), 20);
+  EXPECT_GE(reception_->await({100, 2, 0}, in(0s)).get(), 0) << "one process does not take another's room";
 }
 
 /// One after the other they would take minutes.

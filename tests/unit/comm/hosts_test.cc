@@ -186,7 +186,14 @@ TEST(FirstNode, IsReadFromSlurmsList) {
   EXPECT_EQ(first_node("a1,b[2-3]"), "a1");
   EXPECT_EQ(first_node("gpu[03-05,9],x1"), "gpu03");
   EXPECT_EQ(first_node("n[7,9]-ib"), "n7-ib");
-  EXPECT_EQ(first_node(""), "");
+  EXPECT_EQ(first_node("n[01-03,07],gpu5"), "n01");
+  EXPECT_EQ(first_node("rack[0-1]_blade[12-41],x"), "rack0_blade12");
+}
+
+TEST(FirstNode, IsOfNoOtherList) {
+  for (const char* list : {"", ",", "n1,", "n[", "n[]", "n[1", "n1]", "n[1-]", "n[-3]", "n[3-1]", "n[1,]", "n[a-b]",
+                           "n[1-2-3]", "n[[1]]", "2(x3)", "a b"})
+    EXPECT_EQ(first_node(list), std::nullopt) << list;
 }
 
 }  // namespace

@@ -17,6 +17,7 @@
 #include "comm/shm/mapping.h"
 #include "support/lonely_host.h"
 #include "tessera/base/error.h"
+#include "tessera/comm/communicator.h"
 
 namespace tessera::comm {
 namespace {
@@ -127,6 +128,7 @@ TEST(Gloo, TakesMoreStrangersThanTheProcessMayOpenFilesAtFirst) {
     if (::fcntl(fd, F_GETFD) >= 0) known.insert(fd);
   const rlimit few{kFew, before.rlim_max};
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+  connect();  // a world of one, which begins as every rank does
   const auto transport = make_gloo_engine()->connect({.host = 0,
                                                       .controls = {nullptr},
                                                       .ranks = {0},

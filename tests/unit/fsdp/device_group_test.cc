@@ -6,6 +6,7 @@
 #include <functional>
 
 #include "comm/device/device_communicator.h"
+#include "comm/device/device_identity.h"
 #include "support/fake_device.h"
 #include "support/fake_nccl.h"
 #include "support/fake_streams.h"
@@ -121,6 +122,47 @@ INSTANTIATE_TEST_SUITE_P(Engines, DeviceGroup,
                          ::testing::Values(Engine::kHost, Engine::kNccl, Engine::kNcclWithKernels,
                                            Engine::kNcclOnStreams),
                          name_of);
+
+/// Ranks that all see one device, number 0, as under srun --gpus-per-task=1: a physical one of their own, or not.
+class SeenDevices : public ::testing::Test {
+ protected:
+  SeenDevices() {
+    comm::use_device_identity([](at::Device) { return own_; });
+    ::setenv("TESSERA_DEVICE_TRANSPORT", "nccl", 1);
+    ::unsetenv(kHostOfNccl);
+  }
+  ~SeenDevices() override {
+    comm::use_device_identity(nullptr);
+    ::unsetenv("TESSERA_DEVICE_TRANSPORT");
+    ::unsetenv(kHostOfNccl);
+  }
+
+  /// Sums over ranks, each on its fake_device(0), by the engine that the group chooses.
+  static void sum_up(const std::vector<std::string>& device_of_rank) {
+    const int ranks = static_cast<int>(device_of_rank.size());
+    comm::run_threads(ranks, [&](std::shared_ptr<comm::Communicator> host) {
+      own_ = device_of_rank[static_cast<std::size_t>(host->rank())];
+      const auto group = comm::with_device(host, fake_device());
+      const auto sum = at::full({3}, host->rank() + 1.0).to(fake_device());
+      group->all_reduce(sum, comm::ReduceOp::kSum)->wait();
+      EXPECT_EQ(sum.cpu()[0].item<float>(), ranks * (ranks + 1) / 2);
+    });
+  }
+
+  static constexpr const char* kHostOfNccl = "NCCL_HOSTID";  // set where NCCL must not see that ranks share a device
+  static inline thread_local std::string own_;
+  test::FakeNccl nccl_;
+};
+
+TEST_F(SeenDevices, AreOnesOwnWhateverTheirNumber) {
+  sum_up({"one", "two"});
+  EXPECT_EQ(std::getenv(kHostOfNccl), nullptr);
+}
+
+TEST_F(SeenDevices, AreSharedWhereTheyAreOne) {
+  sum_up({"one", "one"});
+  EXPECT_NE(std::getenv(kHostOfNccl), nullptr);
+}
 
 TEST(Nccl, AnErrorNamesTheRankAndTheCall) {
   const test::FakeNccl nccl;
