@@ -9,6 +9,7 @@
 
 #include "base/file.h"
 #include "support/goldens.h"
+#include "support/program.h"
 #include "support/temp_folder.h"
 #include "tessera/base/error.h"
 
