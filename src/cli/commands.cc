@@ -77,7 +77,7 @@ const std::vector<Command>& commands() {
       {"watch", "show a run in the terminal while it goes on", watch_command},
       {"report", "show runs as one HTML file: curves, memory, time, answers, settings", report_command},
       {"tokenize", "show the token ids, offsets and decoded text of rows of text", tokenize_command},
-      {"render", "show what a chat template makes of conversations", render_command},
+      {"render", "show what a model reads of conversations and other rows of training data", nullptr},
       {"config", "answer accelerate's questions and write a config file for launch", config_command},
       {"to-fsdp2", "turn a config file of FSDP version 1 into one of version 2", to_fsdp2_command},
       {"completion", "print the completion script of a shell: bash, zsh or fish", nullptr},

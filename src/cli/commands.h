@@ -40,7 +40,6 @@ int test_command(const Arguments& args, std::ostream& out, std::ostream& err);
 int to_fsdp2_command(const Arguments& args, std::ostream& out, std::ostream& err);
 int estimate_command(const Arguments& args, std::ostream& out, std::ostream& err);
 int tokenize_command(const Arguments& args, std::ostream& out, std::ostream& err);
-int render_command(const Arguments& args, std::ostream& out, std::ostream& err);
 int status_command(const Arguments& args, std::ostream& out, std::ostream& err);
 int watch_command(const Arguments& args, std::ostream& out, std::ostream& err);
 int report_command(const Arguments& args, std::ostream& out, std::ostream& err);

@@ -104,8 +104,7 @@ Blueprint backbone(const BertConfig& c) {
   Blueprint encoder{.name = c.names.encoder, .parts = {layers}};
   for (auto& part : beside_layers(c)) encoder.parts.push_back(std::move(part));
   out.parts.push_back(std::move(encoder));
-  if (c.family == BertFamily::kBert && c.head == BertHead::kSequenceClassification)
-    out.parts.push_back(dense(c, "pooler", c.hidden_size));
+  if (c.pools) out.parts.push_back(dense(c, "pooler", c.hidden_size));
   return out;
 }
 

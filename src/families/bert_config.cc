@@ -110,6 +110,7 @@ void refuse(const ConfigReader& in, const std::string& key, const std::string& w
 BertConfig parse_bert_config(const ConfigReader& in) {
   auto c = started(in);
   c.head = head_of(in, c.class_prefix);
+  c.pools = c.family == BertFamily::kBert && c.head == BertHead::kSequenceClassification;
   if (c.distilbert())
     read_distilbert_sizes(in, c);
   else

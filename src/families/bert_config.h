@@ -59,6 +59,7 @@ struct BertConfig {
   DebertaConfig deberta;
   std::int64_t padding_idx = 0;      // row of the token table without a gradient through the lookup; -1: none
   bool tied = true;                  // the masked-LM head's matrix is the word table
+  bool pools = false;                // the body has a pooler: BERT's classifier has, BertModel and RobertaModel may
   std::string stored_dtype = "F32";  // as safetensors spells it
 
   bool operator==(const BertConfig&) const = default;

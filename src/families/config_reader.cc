@@ -13,8 +13,8 @@ template <class Json>
 Json read(const std::string& file) {
   const auto missing = [&] {
     if (is_there(file)) return "";
-    return file.ends_with("adapter_config.json") ? "; expected the folder of an adapter (PEFT)"
-                                                 : "; expected the folder of a Hugging Face model";
+    if (file.ends_with("adapter_config.json")) return "; expected the folder of an adapter (PEFT)";
+    return file.ends_with("/config.json") ? "; expected the folder of a Hugging Face model" : "";
   };
   constexpr std::int64_t kMaxBytes = 64 << 20;
   try {

@@ -43,10 +43,11 @@ std::string what_it_is(const fs::path& place) {
 
 std::string checked_model(const std::string& place, const std::string& name_or_path) {
   if (is_adapter(place))
-    throw DataError("'" + name_or_path + "' holds an adapter of '" + families::base_name_of(place) +
-                        "', where a whole model is asked for: name that one, or merge the adapter into it " +
-                        "(tessera merge); what trains goes on from an adapter with --adapter_name_or_path",
-                    name_or_path);
+    throw DataError(
+        "'" + name_or_path + "' holds an adapter of '" + families::base_name_of(place) +
+            "', where a whole model is asked for: name that one, or merge the adapter into it " +
+            "(tessera merge); what trains or classifies takes the adapter beside it, with --adapter_name_or_path",
+        name_or_path);
   if (is_there(fs::path(place) / "config.json") || find_gguf(place)) return place;
   throw DataError("the model folder '" + name_or_path + "' " + what_it_is(place), name_or_path);
 }

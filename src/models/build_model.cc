@@ -109,6 +109,7 @@ std::shared_ptr<Model> build_model(const std::string& folder, ModelConfig* confi
   auto* decoder = std::get_if<families::DecoderConfig>(&described);
   if (decoder && options.classifier && options.classifier->pad_token_id >= 0)
     decoder->given_pad_token_id = options.classifier->pad_token_id;  // the table's own row of padding stays
+  if (auto* bert = std::get_if<families::BertConfig>(&described); bert && options.pooler) bert->pools = true;
   found.model_type = families::ConfigReader(json, file).get<std::string>("model_type", "");
   found.no_split_classes = families::no_split_classes(described);
   found.folder = folder;

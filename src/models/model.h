@@ -180,6 +180,7 @@ struct BuildOptions {
   /// it computes something else (Falcon's linear biases) makes a difference.
   std::string attn_implementation = {};
   std::optional<ClassifierHead> classifier = {};  // builds the family's sequence classifier
+  bool pooler = false;                            // BertModel's and RobertaModel's, with which no head here computes
 };
 
 /// Builds the modules without memory for the parameters (tensor::make_detached). ConfigError for an unknown model_type:

@@ -109,12 +109,14 @@ std::shared_ptr<const io::TensorSource> open_adapter(const std::string& folder, 
 std::unique_ptr<PeftMethod> adapter_method(const std::string& folder, const nn::HookedModule& model,
                                            std::vector<std::string>* notes) {
   auto method = read_adapter_config(folder, notes);
-  if (wants_all_linear(*method) || (method->target_regex.empty() && method->exclude_regex.empty())) return method;
-  auto part = missing_part(*io::open_weights(adapter_weights_in(folder)), model);
+  if (wants_all_linear(*method)) return method;
+  const auto part = missing_part(*io::open_weights(adapter_weights_in(folder)), model);
   if (part.empty()) return method;
-  part.insert(part.size() - 1, "\\");
+  const auto escaped = part.substr(0, part.size() - 1) + "\\.";
   for (auto* regex : {&method->target_regex, &method->exclude_regex})
-    if (!regex->empty()) *regex = part + "(?:" + *regex + ")";
+    if (!regex->empty()) *regex = escaped + "(?:" + *regex + ")";
+  for (const auto& slot : slots(model))  // the body had no head
+    if (!slot.name.starts_with(part) && is_target(slot.name, *method)) method->exclude_modules.push_back(slot.name);
   return method;
 }
 

@@ -235,6 +235,7 @@ Assembled assemble(const AssembleOptions& options, std::shared_ptr<comm::Communi
     a.classes = classes_of_adapter(options, *method);
     if (a.classes) build.classifier = head_for(*a.classes);
   }
+  build.pooler = options.is_body_alone && !build.classifier && fsdp.source->find("pooler.dense.weight");
   a.model = models::build_model(options.model_folder, &a.config, build);
   if (a.classes) a.classes->architecture = a.model->class_name();
   if (!options.adapter_folder.empty()) {

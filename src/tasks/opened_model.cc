@@ -1,5 +1,7 @@
 #include "tasks/opened_model.h"
 
+#include <fmt/format.h>
+
 #include <ostream>
 
 #include "checkpoint/model_files.h"
@@ -40,10 +42,13 @@ OpenedModel open_model(const GenerateOptions& options, std::shared_ptr<comm::Com
   fsdp.device = compute_device(options.device, settings, *group);
   const auto generates = [&](const Assembled& model, const fsdp::FsdpOptions&) {
     if (model.config.kind != models::ModelKind::kSequenceClassification) return;
-    throw ConfigError("'" + (adapter.empty() ? options.model : adapter) +
-                          "' is a classifier, which gives classes or numbers and no text; 'tessera classify --do_train "
-                          "false --do_predict --test_file FILE' writes them",
-                      "model");
+    const std::string named =
+        adapter.empty() ? options.model : fmt::format("{} --adapter_name_or_path {}", place.folder, adapter);
+    throw ConfigError(
+        fmt::format("'{}' is a classifier, which gives classes or numbers and no text; 'tessera classify --model {} "
+                    "--do_train false --do_predict --test_file FILE' writes them",
+                    adapter.empty() ? options.model : adapter, named),
+        "model");
   };
   opened.loaded = assemble(
       with_adapters(options, {.model_folder = place.folder, .fsdp = std::move(fsdp), .before_sharding = generates},

@@ -74,6 +74,7 @@ void check_languages(Seq2SeqOptions& o, config::Problems& problems) {
   problems.require(o.columns.text_column.empty() && o.columns.label_column.empty(),
                    "--source_lang and --target_lang take the place of --text_column and --label_column; give one pair",
                    "text_column");
+  o.generate.metric = TextMetric::kBleu;
   o.columns.inside = "translation";
   o.columns.text_column = o.source_lang.substr(0, o.source_lang.find('_'));
   o.columns.label_column = o.target_lang.substr(0, o.target_lang.find('_'));

@@ -34,6 +34,9 @@ struct SftOptions : JobOptions, TokenizerFlags, TrlFlags {
   std::vector<SideBySide> side_by_side;  // what it lists; then these options are the first one's
 };
 
+/// What decides how a row is read and which of its tokens count.
+void add_row_reading_flags(config::OptionTable& table, data::SftDataOptions& options, const char* group);
+
 /// The flags, bound to `options`, whose values are the defaults.
 config::OptionTable sft_table(SftOptions& options);
 

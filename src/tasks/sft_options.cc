@@ -46,7 +46,6 @@ void add_data(config::OptionTable& table, SftOptions& o) {
             "the folder of one of several configurations in it", group);
   table.add(&d.splits, {"--splits"}, "the first is trained on, the second evaluated on", group);
   add_trl_data_flags(table, o);
-  table.add(&d.dataset_text_field, {"--dataset_text_field"}, "column of plain texts", group);
   table.add(&o.chat_template_format, {"--chat_template_format"}, "none: the tokenizer's own template", group)
       .choices({"chatml", "zephyr", "none"});
   table.add(&o.chat_template_path, {"--chat_template_path", "--chat_template"},
@@ -70,15 +69,7 @@ void add_data(config::OptionTable& table, SftOptions& o) {
       .only_with({{"--packing", {"true"}}, {"--eval_packing", {"true"}}});
   table.add(&d.eval_packing, {"--eval_packing"}, "none: as packing", group)
       .only_with({{"--eval_strategy", {"steps", "epoch"}}, {"--eval_on_start", {"true"}}, {"--do_train", {"false"}}});
-  table.add(&d.add_special_tokens, {"--add_special_tokens"},
-            "what the tokenizer adds around a text (bos, ...), as in TRL", group);
-  table.add(&d.append_concat_token, {"--append_concat_token"}, "end every row with eos", group);
-  table.add(&d.standardize_roles, {"--standardize_roles"},
-            "ShareGPT's human and gpt are called user and assistant; false: they keep their names, as in TRL", group);
-  table.add(&d.completion_only_loss, {"--completion_only_loss"},
-            "train on completions only; none: where rows have a prompt and a completion", group);
-  table.add(&d.assistant_only_loss, {"--assistant_only_loss"},
-            "train on the assistant's turns only ({% generation %} in the template)", group);
+  add_row_reading_flags(table, d, group);
   table.add(&o.padding_free, {"--padding_free"}, "rows one behind the other instead of padded", group);
   table
       .add(&o.pad_to_multiple_of, {"--pad_to_multiple_of"}, "length of padded batches; none and auto: any length",
@@ -117,6 +108,19 @@ void check(const config::OptionTable& table, SftOptions& o, config::Problems& pr
 }
 
 }  // namespace
+
+void add_row_reading_flags(config::OptionTable& table, data::SftDataOptions& d, const char* group) {
+  table.add(&d.dataset_text_field, {"--dataset_text_field"}, "column of plain texts", group);
+  table.add(&d.add_special_tokens, {"--add_special_tokens"},
+            "what the tokenizer adds around a text (bos, ...), as in TRL", group);
+  table.add(&d.append_concat_token, {"--append_concat_token"}, "end every row with eos", group);
+  table.add(&d.standardize_roles, {"--standardize_roles"},
+            "ShareGPT's human and gpt are called user and assistant; false: they keep their names, as in TRL", group);
+  table.add(&d.completion_only_loss, {"--completion_only_loss"},
+            "train on completions only; none: where rows have a prompt and a completion", group);
+  table.add(&d.assistant_only_loss, {"--assistant_only_loss"},
+            "train on the assistant's turns only ({% generation %} in the template)", group);
+}
 
 /// The script's defaults.
 SftOptions::SftOptions() {

@@ -11,6 +11,8 @@
 #include "base/json_text.h"
 #include "base/rounded.h"
 #include "models/generation.h"
+#include "tasks/bleu.h"
+#include "tasks/sentences.h"
 
 namespace tessera::tasks {
 namespace {
@@ -35,15 +37,15 @@ Ids ids_at(const at::Tensor& ids, const at::Tensor& labels, std::int64_t row) {
   return tokens;
 }
 
-/// Behind the start token, to the first that ends the text; without padding.
+/// To the first that ends the text; without padding, with which T5's texts begin.
 Ids generated_ids(const at::Tensor& sequences, std::int64_t row, const models::GenerationConfig& settings) {
   Ids tokens;
   const auto& ends = settings.eos_token_ids;
   const auto ids = sequences[row].contiguous();
   const auto* p = ids.const_data_ptr<std::int64_t>();
-  for (std::int64_t t = 1; t < ids.numel(); ++t) {
+  for (std::int64_t t = 0; t < ids.numel(); ++t) {
     if (p[t] != settings.pad_token_id) tokens.push_back(static_cast<std::int32_t>(p[t]));
-    if (std::find(ends.begin(), ends.end(), p[t]) != ends.end()) break;
+    if (t > 0 && std::find(ends.begin(), ends.end(), p[t]) != ends.end()) break;
   }
   return tokens;
 }
@@ -67,11 +69,25 @@ at::Tensor generate_beside_others(models::Model& model, const data::PairBatch& b
   return models::generate(model, batch.input_ids, mask, settings, false, {}, any_goes_on).sequences;
 }
 
+/// rougeLsum compares lines.
+std::vector<std::string> by_sentences(std::vector<std::string> texts) {
+  for (auto& text : texts) text = sentence_a_line(text);
+  return texts;
+}
+
+void measure(TextMetric metric, TextEvaluation& e) {
+  if (metric == TextMetric::kBleu)
+    e.bleu = bleu(e.predictions, e.labels);
+  else
+    e.rouge = rouge(by_sentences(e.predictions), by_sentences(e.labels));
+}
+
 }  // namespace
 
 void add_generate_flags(config::OptionTable& table, GenerateFlags& flags, const char* group) {
   table.add(&flags.predict_with_generate, {"--predict_with_generate"},
-            "evaluations generate texts and measure ROUGE; false: the likeliest token behind each of the label's own",
+            "evaluations generate texts and measure ROUGE, of translations BLEU; false: the likeliest token behind "
+            "each of the label's own",
             group);
   const config::Need generates{"--predict_with_generate", {"true"}};
   table
@@ -91,9 +107,8 @@ void check_generate_flags(const GenerateFlags& flags, config::Problems& problems
                    "generation_num_beams");
 }
 
-std::optional<models::GenerationConfig> evaluation_generates(const GenerateFlags& flags, const std::string& folder,
-                                                             const models::ModelConfig& model,
-                                                             std::int64_t max_length) {
+std::optional<TextGeneration> evaluation_generates(const GenerateFlags& flags, const std::string& folder,
+                                                   const models::ModelConfig& model, std::int64_t max_length) {
   if (!flags.predict_with_generate) return {};
   auto settings = models::read_generation_config(folder, model);
   settings.max_new_tokens = 0;
@@ -101,7 +116,7 @@ std::optional<models::GenerationConfig> evaluation_generates(const GenerateFlags
   settings.num_beams = flags.num_beams.value_or(settings.num_beams);
   settings.num_return_sequences = 1;
   settings.do_sample = false;
-  return settings;
+  return TextGeneration{std::move(settings), flags.metric};
 }
 
 train::Metrics TextEvaluation::metrics(const std::string& prefix) const {
@@ -111,24 +126,27 @@ train::Metrics TextEvaluation::metrics(const std::string& prefix) const {
     all.insert(all.end(), {{"rouge1", percent(rouge->rouge1)},
                            {"rouge2", percent(rouge->rouge2)},
                            {"rougeL", percent(rouge->rougeL)},
+                           {"rougeLsum", percent(rouge->rougeLsum)},
                            {"gen_len", generated_tokens}});
+  } else if (bleu) {
+    all.insert(all.end(), {{"bleu", rounded(*bleu, 4)}, {"gen_len", rounded(generated_tokens, 4)}});
   }
   for (auto& [name, value] : all) name = prefix + "_" + name;
   return timed_metrics(std::move(all), seconds, std::ssize(labels), batches, prefix);
 }
 
 TextEvaluation evaluate_texts(models::Model& model, const PairSet& set, const text::Tokenizer& tokenizer,
-                              const EvaluationOptions& options,
-                              const std::optional<models::GenerationConfig>& generation, comm::Communicator& group,
-                              const std::function<void()>& on_batch) {
+                              const EvaluationOptions& options, const std::optional<TextGeneration>& generation,
+                              comm::Communicator& group, const std::function<void()>& on_batch) {
   const auto start = std::chrono::steady_clock::now();
   std::vector<Row> mine, all;
   const auto read_texts = [&](const std::vector<std::int64_t>& numbers, const data::PairBatch& batch,
                               const models::ModelOutput& out) {
     const auto generated =
-        generation ? generate_beside_others(model, batch, numbers.empty(), *generation, group) : at::Tensor();
+        generation ? generate_beside_others(model, batch, numbers.empty(), generation->settings, group) : at::Tensor();
     for (std::int64_t i = 0; i < std::ssize(numbers); ++i) {
-      const auto ids = generation ? generated_ids(generated, i, *generation) : ids_at(out.predictions, batch.labels, i);
+      const auto ids =
+          generation ? generated_ids(generated, i, generation->settings) : ids_at(out.predictions, batch.labels, i);
       mine.push_back({numbers[static_cast<std::size_t>(i)], std::ssize(ids), text_of(ids, tokenizer),
                       text_of(ids_at(batch.labels, batch.labels, i), tokenizer)});
     }
@@ -152,7 +170,7 @@ TextEvaluation evaluate_texts(models::Model& model, const PairSet& set, const te
   const double rows = std::max(1.0, static_cast<double>(all.size()));
   e.accuracy = 100.0 * static_cast<double>(right) / rows;
   e.generated_tokens = static_cast<double>(generated) / rows;
-  if (generation) e.rouge = rouge(e.predictions, e.labels);
+  if (generation) measure(generation->metric, e);
   e.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return e;
 }
@@ -160,7 +178,7 @@ TextEvaluation evaluate_texts(models::Model& model, const PairSet& set, const te
 std::vector<std::string> text_metrics(const GenerateFlags& flags) {
   TextEvaluation measured;
   measured.seconds = 1;
-  if (flags.predict_with_generate) measured.rouge.emplace();
+  if (flags.predict_with_generate) measure(flags.metric, measured);
   std::vector<std::string> names;
   for (const auto& [name, value] : measured.metrics("eval")) names.push_back(name);
   return names;

@@ -1,12 +1,16 @@
 #include "train/checkpoint_options.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
 
 #include "base/file.h"
+#include "checkpoint/checkpoint_folder.h"
+#include "checkpoint/manifest.h"
+#include "checkpoint/torch_state.h"
 #include "tessera/base/error.h"
 #include "train/whole_steps.h"
 
@@ -72,7 +76,45 @@ void check_evaluates_only(const CheckpointOptions& o, bool evaluates, const std:
       "resume_from_checkpoint");
 }
 
+void fail_without_checkpoint(const CheckpointOptions& o) {
+  throw CheckpointError(
+      "--resume_from_checkpoint " + o.resume_from_checkpoint + ": no complete checkpoint in '" + o.output_dir + "'",
+      o.output_dir);
+}
+
+void fail_to_resume(const CheckpointOptions& o, const std::string& obstacle) {
+  const auto& folder = o.resume_from_checkpoint;
+  auto others = checkpoint::list_checkpoints(folder);  // where a run's folder was named
+  if (others.empty()) others = checkpoint::list_checkpoints(o.output_dir);
+  std::vector<std::string> names;
+  for (const auto& other : others) names.push_back(other.path);
+  throw CheckpointError(
+      fmt::format("cannot go on from '{}': {}. Choose another checkpoint (there {}), or --resume_from_checkpoint true "
+                  "for the newest whole one of --output_dir",
+                  folder, obstacle,
+                  names.empty() ? "is none in " + o.output_dir : fmt::format("is {}", fmt::join(names, ", "))),
+      folder);
+}
+
+namespace {
+
+/// What is wrong and is seen without a model.
+void require_checkpoint(const CheckpointOptions& o) {
+  if (!o.is_resumed() || o.resume_from_checkpoint == "auto") return;
+  if (o.takes_newest()) {
+    if (checkpoint::list_checkpoints(o.output_dir).empty()) fail_without_checkpoint(o);
+    return;
+  }
+  const auto& folder = o.resume_from_checkpoint;
+  if (checkpoint::has_torch_state(folder)) return;
+  if (const auto obstacle = checkpoint::find_damage(folder, checkpoint::Depth::kSizes); !obstacle.empty())
+    fail_to_resume(o, obstacle);
+}
+
+}  // namespace
+
 void prepare_output(const CheckpointOptions& o, const std::string& result) {
+  require_checkpoint(o);
   const bool may_exist = o.overwrite_output_dir || o.is_resumed();
   if (!result.empty() && !may_exist && std::filesystem::exists(result)) {
     throw CheckpointError("'" + result + "' exists already. Give another --output_dir, --overwrite_output_dir to " +

@@ -48,8 +48,12 @@ void check_checkpoint_options(const CheckpointOptions& options, config::Problems
 /// run to go on with.
 void check_evaluates_only(const CheckpointOptions& options, bool evaluates, const std::string& evaluation_flag,
                           config::Problems& problems);
-/// A result that is already there is not overwritten by accident: CheckpointError unless that was asked for, or the run
-/// goes on. Makes the folder.
+/// CheckpointError: --resume_from_checkpoint true (or auto), and output_dir has no whole checkpoint.
+[[noreturn]] void fail_without_checkpoint(const CheckpointOptions& options);
+/// CheckpointError: what keeps the run from going on from the named folder, and which others there are.
+[[noreturn]] void fail_to_resume(const CheckpointOptions& options, const std::string& obstacle);
+/// Before anything is read: CheckpointError where there is nothing to go on from; and where a result is already there,
+/// unless overwriting it was asked for or the run goes on. Makes the folder.
 void prepare_output(const CheckpointOptions& options, const std::string& result);
 
 }  // namespace tessera::train

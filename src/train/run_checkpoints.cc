@@ -1,7 +1,6 @@
 #include "train/run_checkpoints.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <ostream>
@@ -45,11 +44,7 @@ std::string RunCheckpoints::load() {
     std::vector<std::string> skipped;
     const auto last = checkpoint::last_checkpoint(options_.output_dir, restore, skipped);
     for (const auto& line : skipped) out_ << "  " << line << "\n" << std::flush;
-    if (!last) {
-      throw CheckpointError(
-          "--resume_from_checkpoint " + folder + ": no complete checkpoint in '" + options_.output_dir + "'",
-          options_.output_dir);
-    }
+    if (!last) fail_without_checkpoint(options_);
     return last->path;
   }
   if (checkpoint::has_torch_state(folder) &&
@@ -61,17 +56,7 @@ std::string RunCheckpoints::load() {
     return folder;
   }
   const std::string obstacle = restore(folder);
-  if (!obstacle.empty()) {
-    std::vector<std::string> names;
-    for (const auto& c : checkpoint::list_checkpoints(options_.output_dir)) names.push_back(c.path);
-    throw CheckpointError(
-        fmt::format(
-            "cannot go on from '{}': {}. Choose another checkpoint (there {}), or --resume_from_checkpoint true "
-            "for the newest whole one",
-            folder, obstacle,
-            names.empty() ? "is none in " + options_.output_dir : fmt::format("is {}", fmt::join(names, ", "))),
-        folder);
-  }
+  if (!obstacle.empty()) fail_to_resume(options_, obstacle);
   return folder;
 }
 

@@ -10,6 +10,7 @@
 #include "tasks/merge.h"
 #include "tasks/preference.h"
 #include "tasks/quantize.h"
+#include "tasks/render.h"
 #include "tasks/self_test.h"
 #include "tasks/seq2seq.h"
 #include "tasks/sft.h"
@@ -40,6 +41,7 @@ const std::vector<Task>& tasks() {
       {"combine", tasks::combine},
       {"inspect", tasks::inspect},
       {"export", tasks::export_checkpoint},
+      {"render", tasks::render},
       {cli::kSelfTest, tasks::self_test},
       {cli::kMeasureRates, measure_rates},
       {"completion", completion},

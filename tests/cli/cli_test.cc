@@ -195,6 +195,13 @@ TEST(Cli, EstimateMeasuresTheRatesThatAreNotGiven) {
   EXPECT_TRUE(contains(r.out, "FULL_SHARD: ")) << r.out;
 }
 
+TEST(Cli, RenderTakesRowsFromStandardInput) {
+  const Finished r =
+      test::run({"/bin/sh", "-c", R"(echo '{"prompt": 1}' | "$0" render --template chatml)", TESSERA_BINARY});
+  EXPECT_EQ(r.exit_code, 0) << r.err;
+  EXPECT_TRUE(contains(r.out, "standard input:1: key")) << r.out;
+}
+
 TEST(Cli, TheWorkerHasAFunctionForEveryTaskOfTheTableAndNoOther) {
   std::vector<std::string> functions;
   for (const worker::Task& task : worker::tasks()) functions.emplace_back(task.name);

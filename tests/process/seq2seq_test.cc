@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "base/file.h"
 #include "support/program.h"
@@ -51,6 +52,19 @@ class Seq2Seq : public testing::Test {
     }
     command.insert(command.end(), flags.begin(), flags.end());
     return test::run(command);
+  }
+
+  /// With large weights and many tokens that end a text: its texts are of different lengths.
+  void make_talkative_model() {
+    fs::copy(kDemo + "model", folder_ + "/config");
+    auto config = nlohmann::json::parse(read_file(kDemo + "model/config.json"));
+    config["initializer_factor"] = 3.0;
+    std::ofstream(folder_ + "/config/config.json") << config;
+    ASSERT_EQ(
+        test::run({TESSERA_BINARY, "init-model", folder_ + "/config", folder_ + "/large", "--seed", "1"}).exit_code, 0);
+    nlohmann::json generation = {{"eos_token_id", {1}}, {"pad_token_id", 0}, {"decoder_start_token_id", 0}};
+    for (int id = 3; id < config["vocab_size"]; id += 4) generation["eos_token_id"].push_back(id);
+    std::ofstream(folder_ + "/large/generation_config.json") << generation;
   }
 
   std::vector<double> losses(const std::string& run) {
@@ -176,15 +190,7 @@ INSTANTIATE_TEST_SUITE_P(Methods, Seq2SeqMethods,
 // Ranks generate from rows of their own, in the last batch from fewer or none, and their texts end after other numbers
 // of steps: with large weights and many tokens that end a text, random ones do. transformers 5.24 gives the same texts.
 TEST_F(Seq2Seq, EvaluationsGenerateTheSameTextsOnOneToThreeRanks) {
-  fs::copy(kDemo + "model", folder_ + "/config");
-  auto config = nlohmann::json::parse(read_file(kDemo + "model/config.json"));
-  config["initializer_factor"] = 3.0;
-  std::ofstream(folder_ + "/config/config.json") << config;
-  ASSERT_EQ(test::run({TESSERA_BINARY, "init-model", folder_ + "/config", folder_ + "/large", "--seed", "1"}).exit_code,
-            0);
-  nlohmann::json generation = {{"eos_token_id", {1}}, {"pad_token_id", 0}, {"decoder_start_token_id", 0}};
-  for (int id = 3; id < config["vocab_size"]; id += 4) generation["eos_token_id"].push_back(id);
-  std::ofstream(folder_ + "/large/generation_config.json") << generation;
+  make_talkative_model();
   std::ifstream all(kDemo + "data/Sentences_demo.txt");
   std::ofstream validation(folder_ + "/validation.txt"), test_rows(folder_ + "/test.txt");
   std::string line;
@@ -232,10 +238,89 @@ TEST_F(Seq2Seq, EvaluationsGenerateTheSameTextsOnOneToThreeRanks) {
     for (const int ranks : {2, 3}) {
       const auto several = run(ranks, beams);
       EXPECT_EQ(several["texts"], one["texts"]) << ranks << " ranks, " << beams << " beams";
-      for (const char* key : {"eval_loss", "eval_gen_len", "eval_rouge1", "predict_loss", "predict_gen_len"})
+      for (const char* key :
+           {"eval_loss", "eval_gen_len", "eval_rouge1", "eval_rougeLsum", "predict_loss", "predict_gen_len"})
         EXPECT_NEAR(several.at(key).get<double>(), one.at(key).get<double>(), 1e-5) << key;
     }
   }
+}
+
+// The labels of every other row are what the model writes, so that there is something to find.
+TEST_F(Seq2Seq, TranslationsAreMeasuredByBleuWhichChoosesTheBestModel) {
+  make_talkative_model();
+  const auto rows = [&](const std::vector<std::string>& labels) {
+    std::ofstream file(folder_ + "/rows.jsonl");
+    for (const auto& label : labels) {
+      const auto text = "The company sold " + std::to_string(&label - labels.data()) + " mills.";
+      file << nlohmann::json{{"translation", {{"en", text}, {"ro", label}}}} << "\n";
+    }
+  };
+  const auto run = [&](int ranks, const std::string& name, const std::vector<std::string>& more) {
+    std::vector<std::string> flags = {"--model_name_or_path",
+                                      folder_ + "/large",
+                                      "--use_peft_lora",
+                                      "false",
+                                      "--dataset_path",
+                                      folder_ + "/rows.jsonl",
+                                      "--validation_file",
+                                      folder_ + "/rows.jsonl",
+                                      "--source_lang",
+                                      "en",
+                                      "--target_lang",
+                                      "ro_RO",
+                                      "--max_eval_steps",
+                                      "0",
+                                      "--per_device_eval_batch_size",
+                                      "2",
+                                      "--predict_with_generate",
+                                      "--val_max_target_length",
+                                      "24",
+                                      "--output_dir",
+                                      folder_ + "/" + name};
+    flags.insert(flags.end(), more.begin(), more.end());
+    return train(ranks, flags);
+  };
+  std::vector<std::string> labels(7, "La revedere, \"domnule\".");
+  rows(labels);
+  const Finished first =
+      run(1, "first", {"--do_train", "false", "--do_predict", "--test_file", folder_ + "/rows.jsonl"});
+  ASSERT_EQ(first.exit_code, 0) << first.err;
+  EXPECT_TRUE(contains(first.out, "'eval_bleu': 0.3949, 'eval_gen_len': 21.0,")) << first.out;  // sacrebleu's, too
+  EXPECT_FALSE(contains(first.out, "rouge")) << first.out;
+  std::istringstream texts(read_file(folder_ + "/first/generated_predictions.txt"));
+  for (std::size_t i = 0; i < labels.size(); ++i) {
+    std::string text;
+    std::getline(texts, text);
+    if (i % 2 == 0) labels[i] = text;
+  }
+  rows(labels);
+  const std::vector<std::string> best = {
+      "--max_steps",  "2", "--learning_rate", "1e-6", "--eval_strategy",         "steps",
+      "--eval_steps", "1", "--save_strategy", "best", "--metric_for_best_model", "bleu"};
+  std::vector<nlohmann::json> measured;
+  for (const int ranks : {1, 2}) {
+    const std::string name = "best" + std::to_string(ranks);
+    auto flags = best;
+    flags.insert(flags.end(), {"--per_device_train_batch_size", std::to_string(2 / ranks)});
+    const Finished r = run(ranks, name, flags);
+    ASSERT_EQ(r.exit_code, 0) << r.err;
+    const auto state = nlohmann::json::parse(read_file(folder_ + "/" + name + "/trainer_state.json"));
+    double highest = 0;
+    for (const auto& row : state["log_history"]) {
+      if (!row.contains("eval_bleu")) continue;
+      highest = std::max(highest, row["eval_bleu"].get<double>());
+      if (ranks == 1)
+        measured.push_back(row);
+      else
+        EXPECT_NEAR(row["eval_bleu"], measured[row["step"].get<std::size_t>() - 1]["eval_bleu"].get<double>(), 1e-4)
+            << row;
+    }
+    EXPECT_GT(highest, 0);
+    EXPECT_EQ(state["best_metric"], highest);
+  }
+  const Finished refused = run(1, "rouge", {"--metric_for_best_model", "rouge1"});
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_TRUE(contains(refused.err, "eval_bleu")) << refused.err;
 }
 
 TEST_F(Seq2Seq, AllLinearIsSavedAsTheListOfModules) {

@@ -44,8 +44,19 @@ TEXTS = [
     ("\u0130stanbul \u212aelvin \u00c9cole", "istanbul kelvin ecole"),
     ("a b c d e f g", "g f e d c b a"),
     ("summarization of national organizations' relations", "organizing nations summarize a relational organization"),
+    ("The cat sat.\nThe dog ran home.", "A dog ran to its home.\nThe cat sat on the mat."),
+    ("w1 w2 w6 w7 w8\nw1 w3 w8 w9 w5", "w1 w2 w3 w4 w5"),
+    ("\n\na b\n\nb a b\n...\n", "b b a\n\na a b b\n"),
+    ("the the\nthe cat the", "the cat\nthe the the\ncat"),
+    ("one line, no more", "one line\nno more\nnothing else"),
+    ("\n", "\n\n"),
 ]
-scorer = rouge_scorer.RougeScorer(["rouge1", "rouge2", "rougeL"], use_stemmer=True)
+# Few words in many lines: many longest common subsequences, of which one counts.
+generator = random.Random(1)
+for _ in range(12):
+    TEXTS.append(tuple("\n".join(" ".join(generator.choice("abcd") for _ in range(generator.randrange(1, 12)))
+                                 for _ in range(generator.randrange(1, 5))) for _ in range(2)))
+scorer = rouge_scorer.RougeScorer(["rouge1", "rouge2", "rougeL", "rougeLsum"], use_stemmer=True)
 pairs = []
 for prediction, reference in TEXTS:
     scores = scorer.score(reference, prediction)

@@ -164,5 +164,19 @@ TEST(Families, ABertWithoutAHeadIsKnown) {
   EXPECT_THROW(parse_config(other, "config.json"), ConfigError);
 }
 
+TEST(ReadJson, SaysWhatWasExpectedOfAFileThatIsMissing) {
+  const auto said = [](const std::string& file) -> std::string {
+    try {
+      (void)read_json(file);
+    } catch (const ConfigError& e) {
+      return e.what();
+    }
+    return "nothing";
+  };
+  EXPECT_NE(said("/nowhere/config.json").find("expected the folder of a Hugging Face model"), std::string::npos);
+  EXPECT_NE(said("/nowhere/adapter_config.json").find("expected the folder of an adapter (PEFT)"), std::string::npos);
+  EXPECT_EQ(said("/nowhere/my.json").find("expected"), std::string::npos) << "of --peft_config";
+}
+
 }  // namespace
 }  // namespace tessera::families

@@ -116,7 +116,8 @@ TEST_F(ClassifierAdapters, AreSentToClassifyByGenerate) {
     FAIL() << out.str();
   } catch (const ConfigError& e) {
     EXPECT_SAYS(std::string(e.what()),
-                "is a classifier, which gives classes or numbers and no text; 'tessera classify");
+                "is a classifier, which gives classes or numbers and no text; 'tessera classify --model " + in("base") +
+                    " --adapter_name_or_path " + in("adapter") + " --do_train false");
   }
 }
 

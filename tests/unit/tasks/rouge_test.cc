@@ -1,4 +1,4 @@
-// ROUGE and its stemmer, against rouge_score and NLTK.
+// ROUGE, its stemmer and its sentences, against rouge_score and NLTK.
 #include "tasks/rouge.h"
 
 #include <gtest/gtest.h>
@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tasks/porter_stemmer.h"
+#include "tasks/sentences.h"
 
 namespace tessera::tasks {
 namespace {
@@ -31,10 +32,18 @@ TEST(Rouge, EqualsRougeScore) {
     EXPECT_NEAR(one.rouge1, pair["rouge1"].get<double>(), 1e-12) << pair;
     EXPECT_NEAR(one.rouge2, pair["rouge2"].get<double>(), 1e-12) << pair;
     EXPECT_NEAR(one.rougeL, pair["rougeL"].get<double>(), 1e-12) << pair;
+    EXPECT_NEAR(one.rougeLsum, pair["rougeLsum"].get<double>(), 1e-12) << pair;
     mean.rouge1 += one.rouge1 / static_cast<double>(pairs.size());
   }
   EXPECT_NEAR(rouge(predictions, references).rouge1, mean.rouge1, 1e-12);
   EXPECT_EQ(rouge({}, {}).rouge1, 0);
+}
+
+TEST(SentenceALine, BreaksBehindWhatEndsASentence) {
+  EXPECT_EQ(sentence_a_line("One. Two!  Three?\tFour"), "One.\nTwo!\nThree?\nFour");
+  EXPECT_EQ(sentence_a_line("(He said \"no.\") Then 3.5 of it... went"), "(He said \"no.\")\nThen 3.5 of it...\nwent");
+  EXPECT_EQ(sentence_a_line("Ein „Satz.” Und\nnoch \"einer"), "Ein „Satz.”\nUnd\nnoch \"einer");
+  EXPECT_EQ(sentence_a_line(""), "");
 }
 
 }  // namespace

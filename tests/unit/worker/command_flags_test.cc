@@ -17,6 +17,7 @@
 #include "tasks/inspect.h"
 #include "tasks/merge.h"
 #include "tasks/quantize.h"
+#include "tasks/render.h"
 #include "tasks/sft.h"
 #include "unit/tasks/flag_sweep.h"
 #include "verify/verify.h"
@@ -310,11 +311,27 @@ TEST_F(CommandFlags, OfRender) {
                     more = tasks::write_lines(in("more.jsonl"), {row, row}),
                     shows = tasks::write_lines(in("eos.jinja"), {"{{ eos_token }}"});
   const Words render = {"--template", shows, "--input", rows};
-  expect_cases(cli::render_command,
+  const auto over = [&](const std::string& file, const std::string& line, const Words& more_words = {}) {
+    return Words{"--tokenizer", kData + "/tiny_chat", "--input", tasks::write_lines(in(file), {line})} + more_words;
+  };
+  const auto text = over("text.jsonl", R"({"text": "one", "body": "two"})");
+  const Words with_ends = {"--tokenizer", kData + "/tokenizers/reference/bert", "--input", in("text.jsonl")};
+  const auto pair = over("pair.jsonl", R"({"prompt": "one", "completion": "two"})");
+  const auto chat = over("chat.jsonl", row, {"--task", "sft", "--template", "chatml"});
+  const auto sharegpt = over("sharegpt.jsonl", R"({"conversations": [{"from": "human", "value": "hi"}]})",
+                             {"--task", "sft", "--template", "chatml"});
+  expect_cases(tasks::render,
                {{"--tokenizer", {kData + "/tiny_chat"}, render},
                 {"--template", {"chatml"}, render},
                 {"--template_name", {"other"}, {"--tokenizer", kData + "/tiny_chat", "--input", rows}},
-                {"--input", {more}, render}},
+                {"--input", {more}, render},
+                {"--task", {"kto"}, pair},
+                {"--dataset_text_field", {"body"}, text},
+                {"--add_special_tokens", {"false"}, with_ends},
+                {"--append_concat_token", {"true"}, chat},
+                {"--standardize_roles", {"true"}, sharegpt},
+                {"--completion_only_loss", {"false"}, pair},
+                {"--assistant_only_loss", {"true"}, chat}},
                in("out"));
 }
 
