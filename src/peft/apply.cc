@@ -17,17 +17,28 @@
 namespace tessera::peft {
 namespace {
 
-// Modules that train in place; nested ones are part of the first.
+// Modules that train in place. PEFT copies a module that lies in another one, too, but computes with that one's.
 std::vector<std::string> modules_to_save(const nn::HookedModule& model, const PeftConfig& config,
                                          const std::set<std::string>& adapters) {
   const auto is_adapters = [&](const std::string& module) {
     const auto next = adapters.lower_bound(module + ".");
     return next != adapters.end() && next->starts_with(module + ".");
   };
+  const auto is_named = [&](const std::string& module) {
+    return std::any_of(config.modules_to_save.begin(), config.modules_to_save.end(),
+                       [&](const std::string& key) { return module.ends_with(key); });
+  };
   std::vector<std::string> found, missing;
   for (const auto& item : model.named_modules("", /*include_self=*/false)) {
-    const bool inside = !found.empty() && item.key().starts_with(found.back() + ".");
-    if (!inside && is_saved(item.key(), config) && !is_adapters(item.key())) found.push_back(item.key());
+    if (is_adapters(item.key()) || !is_saved(item.key(), config)) continue;
+    if (found.empty() || !item.key().starts_with(found.back() + ".")) {
+      found.push_back(item.key());
+    } else if (is_named(item.key())) {
+      throw ConfigError("modules_to_save names '" + item.key() + "' and '" + found.back() +
+                            "', which it is a part of; name one of them (PEFT trains and saves a copy of the part, but "
+                            "does not compute with it)",
+                        "modules_to_save");
+    }
   }
   for (const auto& key : config.modules_to_save) {
     const bool optional = config.task_type == "SEQ_CLS" && (key == "classifier" || key == "score");

@@ -26,9 +26,23 @@ std::vector<std::string> leaves_of(const std::vector<Slot>& all) {
   return leaves;
 }
 
+/// Without what leaves targets out.
+PeftConfig unlimited(PeftConfig config) {
+  config.exclude_modules.clear();
+  config.exclude_regex.clear();
+  config.modules_to_save.clear();
+  config.layers_to_transform.clear();
+  return config;
+}
+
 [[noreturn]] void refuse_targets(const std::vector<Slot>& all, const PeftConfig& config) {
   const auto leaves = leaves_of(all);
   const auto wanted = config.target_regex.empty() ? joined(config.target_modules) : config.target_regex;
+  if (std::any_of(all.begin(), all.end(), [&](const Slot& slot) { return is_target(slot.name, unlimited(config)); })) {
+    throw ConfigError("target_modules: all that '" + wanted +
+                          "' matches is left out by exclude_modules, modules_to_save or layers_to_transform",
+                      "target_modules");
+  }
   throw ConfigError("target_modules: '" + wanted + "' matches no module that takes an adapter; this model has " +
                         joined(leaves) + "; all-linear takes every linear layer but the head" +
                         (config.target_modules.empty() ? "" : did_you_mean(config.target_modules[0], leaves)),

@@ -54,7 +54,9 @@ class Lora final : public LayerMethod {
   Values in_file(const Values& adapters) const override;
   std::unique_ptr<PeftMethod> as_saved() const override;
   /// Activation sits on the word embedding, which stays the base's.
-  bool keeps_base_weights() const override { return alora_invocation_tokens.is_null(); }
+  bool keeps_base_weights() const override {
+    return alora_invocation_tokens.is_null() && trainable_token_indices.is_null();
+  }
   void check_can_merge(const nn::HookedModule& adapted) const override;
   std::int64_t other_parameters() const override { return frozen_; }
   /// W + scaling B A, with DoRA times magnitude / its norms.

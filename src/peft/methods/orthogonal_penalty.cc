@@ -59,17 +59,22 @@ double counted(const at::Tensor& labels, const at::Tensor& positions, models::Mo
 at::Tensor OrthogonalPenalty::on(const at::Tensor& factor, Side side) const {
   if (pass_.factor == 0 || factor.numel() == 0) return factor;
   const bool rows = side == Side::kRows;
-  if (pass_.runs) {
+  const auto [use, is_first] = pass_.uses.try_emplace(factor.unsafeGetTensorImpl(), at::Tensor().getIntrusivePtr());
+  auto& made = use->second;
+  if (pass_.runs && is_first) {
     const at::NoGradGuard no_grad;
     const auto norm = norm_of(deviation(factor, rows));
     pass_.norms = pass_.norms.defined() ? pass_.norms + norm : norm;
   }
   if (!at::GradMode::is_enabled() || !factor.requires_grad()) return factor;
-  return PenalisedFactor::apply(factor, rows, pass_.factor * pass_.loss_scale);
+  if (const at::Tensor same(made.lock()); same.defined()) return same;
+  const auto penalised = PenalisedFactor::apply(factor, rows, pass_.factor * pass_.loss_scale);
+  made = Weak(penalised.getIntrusivePtr());
+  return penalised;
 }
 
 models::ModelInput OrthogonalPenalty::prepare(models::ModelInput in) const {
-  pass_ = {.runs = true, .loss_scale = in.loss_scale, .norms = at::Tensor()};
+  pass_ = {.runs = true, .loss_scale = in.loss_scale, .norms = at::Tensor(), .uses = {}};
   if (!in.labels.defined() || weight_ == 0) return in;
   const bool documents = in.position_ids.defined() && !in.attention_mask.defined();
   const double share = in.loss_normalizer > 0

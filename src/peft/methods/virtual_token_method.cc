@@ -7,6 +7,7 @@
 #include "nn/layers/container.h"
 #include "peft/methods/virtual_tokens.h"
 #include "peft/methods/word_embedding.h"
+#include "peft/targets.h"
 #include "tensor/rng.h"
 #include "tessera/base/error.h"
 #include "tessera/nn/init.h"
@@ -106,6 +107,12 @@ std::vector<std::string> VirtualTokenMethod::attach_in_front(models::Model& mode
     throw ConfigError("token_dim is " + std::to_string(token_dim) + ", but the model's word embedding has rows of " +
                           std::to_string(dim) + " numbers",
                       "token_dim");
+  }
+  if (is_saved(words.name, *this)) {
+    throw ConfigError("modules_to_save: '" + words.name +
+                          "' would train here, but PEFT looks the rows behind virtual tokens up in the base model's "
+                          "table; leave it out",
+                      "modules_to_save");
   }
   words.embedding->attach(std::make_shared<PromptRows>(register_encoder(model)));
   model.set_input_adapter(std::make_shared<VirtualTokens>(family.kind, family.vocab_size, num_virtual_tokens));

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <functional>
 #include <map>
+#include <nlohmann/json.hpp>
 
 #include "peft/adapter_files.h"
 #include "peft/merge.h"
@@ -86,6 +87,36 @@ TEST(ModulesToSave, ThatMatchNothingAreAnError) {
   EXPECT_NE(failure([&] { load(config, "base_t5"); }).find("no module's name ends with 'lm_head'"), std::string::npos);
 }
 
+TEST(ModulesToSave, APartOfAnotherNamedModuleIsRefused) {
+  Lora config;
+  config.target_modules = {"o_proj"};
+  config.modules_to_save = {"k_proj", "1.self_attn"};
+  EXPECT_NE(failure([&] {
+              load(config, "base_llama");
+            }).find("'model.layers.1.self_attn.k_proj' and 'model.layers.1.self_attn', which it is a part of"),
+            std::string::npos);
+  config.modules_to_save = {"k_proj"};
+  EXPECT_EQ(load(config, "base_llama").report.saved.size(), 2u);
+}
+
+// PEFT's prompt reads the base model's table.
+TEST(ModulesToSave, TheTableBehindVirtualTokensIsRefused) {
+  const auto config = read_peft_keys({{"peft_type", "PROMPT_TUNING"},
+                                      {"num_virtual_tokens", 3},
+                                      {"task_type", "CAUSAL_LM"},
+                                      {"modules_to_save", {"embed_tokens"}}},
+                                     "the test");
+  EXPECT_NE(failure([&] { load(*config, "base_llama"); }).find("modules_to_save: 'model.embed_tokens'"),
+            std::string::npos);
+}
+
+TEST(Targets, ThatAreAllLeftOutSayWhatLeavesThemOut) {
+  Lora config;
+  config.target_modules = config.exclude_modules = {"q_proj"};
+  EXPECT_NE(failure([&] { load(config, "base_llama"); }).find("'q_proj' matches is left out by exclude_modules"),
+            std::string::npos);
+}
+
 TEST(EmbeddingAdapters, AreZeroAtFirstAndKeepTheBaseWeightAsPeftDoes) {
   Lora config;
   config.target_modules = {"shared", "q"};
@@ -102,6 +133,19 @@ TEST(EmbeddingAdapters, AreZeroAtFirstAndKeepTheBaseWeightAsPeftDoes) {
       EXPECT_EQ(slot.parameter("lora_embedding_A.default").abs().max().item<float>(), 0.0f);
     }
   }
+}
+
+// peft/utils/save_and_load.py: not where using_trainable_tokens.
+TEST(EmbeddingAdapters, OfChosenTokensLeaveTheTableOutOfTheFile) {
+  Lora config;
+  config.target_regex = ".*q_proj";
+  config.trainable_token_indices = {3, 8};
+  const auto llama = load(config, "base_llama");
+  std::vector<std::string> of_table;
+  for (const auto& e : adapter_entries(*llama.model, *llama.report.method))
+    if (e.file_name.find("embed_tokens") != std::string::npos) of_table.push_back(e.file_name);
+  EXPECT_EQ(of_table,
+            std::vector<std::string>{"base_model.model.model.embed_tokens.token_adapter.trainable_tokens_delta"});
 }
 
 TEST(AdapterFile, RefusesTheAdapterOfAnotherConfig) {

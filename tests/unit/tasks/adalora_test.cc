@@ -151,6 +151,43 @@ TEST(AdaLora, CountsThePenaltyOnceAlsoWhereBlocksRunAgain) {
   EXPECT_GT(plain.loss, trained(1, 3, adapted_llama(keys)).loss + 0.1);
 }
 
+/// What one batch's loss gives the factors, of DeBERTa-v2 whose positions go through query_proj and key_proj, too.
+peft::Values gradients_of_deberta(double penalty, bool recomputes, peft::Values* factors) {
+  auto keys = settings();
+  keys["target_modules"] = {"query_proj", "value_proj"};
+  keys["init_lora_weights"] = false;
+  keys["orth_reg_weight"] = penalty;
+  auto options = adapted_llama(keys);
+  options.model_folder = std::string(TESSERA_TEST_DATA) + "/goldens/A_models/deberta_v2_cls";
+  if (recomputes) options.fsdp.activation_checkpointing = fsdp::wrap_classes({"DebertaV2Layer"});
+  peft::Values out;
+  comm::run_threads(1, [&](const std::shared_ptr<comm::Communicator>& group) {
+    Rank rank(options, group);
+    *factors = rank.values();
+    models::ModelInput in;
+    in.input_ids = (at::arange(14) * 5 % 43 + 5).view({2, 7});
+    in.labels = at::arange(2);
+    (*rank.a.model)(in).loss.backward();
+    rank.a.sharded->visit_full_grads([&](const std::string& name, const at::Tensor& g) { out[name] = g.clone(); });
+  });
+  return out;
+}
+
+TEST(AdaLora, CountsThePenaltyOnceOfALayerThatRunsTwiceInAPass) {
+  peft::Values factors;
+  for (const bool recomputes : {false, true}) {
+    const auto without = gradients_of_deberta(0, recomputes, &factors);
+    const auto with = gradients_of_deberta(0.3, recomputes, &factors);
+    for (const auto& [name, value] : factors) {
+      if (name.find(".lora_E") != std::string::npos) continue;
+      auto f = value.clone().set_requires_grad(true);
+      const auto product = name.find(".lora_A") != std::string::npos ? f.matmul(f.t()) : f.t().matmul(f);
+      (0.3 / 8 * (product - at::eye(product.size(0))).norm()).backward();  // 2 layers of 2 targets with 2 factors
+      test::expect_close(with.at(name) - without.at(name), f.grad(), 1e-4, name);
+    }
+  }
+}
+
 TEST(AdaLora, TrainsInBfloat16WithMastersInHalves) {
   auto options = adapted_llama(settings());
   options.fsdp.precision.param_dtype = at::kBFloat16;
