@@ -72,9 +72,17 @@ at::Tensor queries_of(const at::Tensor& x, const QueryBlock& b) {
   return x.narrow(0, b.query_row, b.count).narrow(1, b.first_head, b.kv_heads).permute({1, 2, 0, 3});
 }
 
-/// The same as [KV, G * B, D], copied.
+/// As libtorch's products take it without a copy of their own: any rows in float32, else dense ones.
+at::Tensor dense_rows(const at::Tensor& x) {
+  return x.scalar_type() == at::kFloat ? x : x.contiguous();
+}
+
+/// The same as [KV, G * B, D], copied where several heads have the same keys.
 at::Tensor gathered(const at::Tensor& x, const QueryBlock& b) {
   const std::int64_t g = x.size(2), d = x.size(3);
+  if (g == 1)
+    return dense_rows(
+        x.narrow(0, b.query_row, b.count).select(2, 0).narrow(1, b.first_head, b.kv_heads).transpose(0, 1));
   auto out = at::empty({b.kv_heads, g * b.count, d}, x.options());
   out.view({b.kv_heads, g, b.count, d}).copy_(queries_of(x, b));
   return out;
@@ -84,16 +92,15 @@ void scatter(const at::Tensor& block, const at::Tensor& x, const QueryBlock& b) 
   queries_of(x, b).copy_(block.view({b.kv_heads, x.size(2), b.count, x.size(3)}));
 }
 
-/// A sequence's keys or values, heads first, [KV, its keys, D]: every block of a head then reads them where they lie
-/// (libtorch's products copy what is not dense).
+/// A sequence's keys or values, heads first, [KV, its keys, D]: every block of a head then reads them where they lie.
 at::Tensor heads_first(const at::Tensor& x, const SequenceRows& rows, std::int64_t sequence) {
   const auto i = static_cast<std::size_t>(sequence);
-  return x.narrow(0, rows.begin[i], rows.length[i]).transpose(0, 1).contiguous();
+  return dense_rows(x.narrow(0, rows.begin[i], rows.length[i]).transpose(0, 1));
 }
 
-/// The block's part of such, [KV, N, D], dense.
+/// The block's part of such, [KV, N, D].
 at::Tensor keys_of(const at::Tensor& x, const QueryBlock& b) {
-  return x.narrow(0, b.first_head, b.kv_heads).narrow(1, b.lo, b.keys).contiguous();
+  return dense_rows(x.narrow(0, b.first_head, b.kv_heads).narrow(1, b.lo, b.keys));
 }
 
 /// mask(p) over [H * B, N], or p itself.
