@@ -35,6 +35,7 @@ constexpr std::int64_t kScores = 1 << 20;  // of a block, about
 template <class Body>
 void for_blocks(const AttentionOptions& o, const at::Tensor& q, std::int64_t sequence, const Body& body) {
   const std::int64_t m = o.query_rows->length[sequence], n = o.key_rows->length[sequence];
+  if (n == 0) return;
   const std::int64_t kv = q.size(1), group = q.size(2);
   const auto blocks = std::max<std::int64_t>(1, (m + kQueries - 1) / kQueries), step = (m + blocks - 1) / blocks;
   const auto heads = std::clamp<std::int64_t>(kScores / std::max<std::int64_t>(1, step * group * n), 1, kv);
@@ -174,7 +175,9 @@ void add_to_distances(const at::Tensor& ds, const QueryBlock& b, DistanceScores&
 /// Adds the blocks' gradients of one sequence's keys (or values), and writes them out.
 class KeyGradient {
  public:
-  KeyGradient(const at::Tensor& out, std::int64_t begin, std::int64_t length) : rows_(out.narrow(0, begin, length)) {}
+  KeyGradient(const at::Tensor& out, const AttentionOptions& o, std::int64_t sequence)
+      : rows_(out.narrow(0, o.key_rows->begin[sequence], o.key_rows->length[sequence])),
+        queries_(o.query_rows->length[sequence]) {}
   void add(const at::Tensor& block, const QueryBlock& b) {  // [KV, N, D]
     if (is_all(b)) {
       rows_.narrow(1, b.first_head, b.kv_heads).transpose(0, 1).copy_(block);
@@ -186,13 +189,17 @@ class KeyGradient {
     sum_.narrow(0, b.first_head, b.kv_heads).narrow(1, b.lo, b.keys).add_(block);
   }
   void write() {
-    if (!written_) rows_.transpose(0, 1).copy_(sum_);
+    if (sum_.defined())
+      rows_.transpose(0, 1).copy_(sum_);
+    else if (!written_)
+      rows_.zero_();
   }
 
  private:
   /// The sequence has no other block of these heads.
-  static bool is_all(const QueryBlock& b) { return b.keys == b.total_keys && b.place == 0 && b.count == b.total_keys; }
+  bool is_all(const QueryBlock& b) const { return b.keys == b.total_keys && b.count == queries_; }
   at::Tensor rows_, sum_;
+  std::int64_t queries_;
   bool written_ = false;
 };
 
@@ -223,8 +230,7 @@ void attend_backward(const AttentionCall& call, const at::Tensor& g, const at::T
   for (std::int64_t s = 0; s < o.query_rows->count(); ++s) {
     const auto keys = heads_first(k, *o.key_rows, s), values = heads_first(v, *o.key_rows, s);
     auto distances = distances_of(call, s, /*with_gradients=*/true);
-    KeyGradient gkeys(out.k, o.key_rows->begin[s], o.key_rows->length[s]),
-        gvalues(out.v, o.key_rows->begin[s], o.key_rows->length[s]);
+    KeyGradient gkeys(out.k, o, s), gvalues(out.v, o, s);
     for_blocks(o, q, s, [&](const QueryBlock& b) {
       const auto qb = gathered(q, b), gb = gathered(g, b), kb = keys_of(keys, b);
       const auto p = gemm(qb, kb.transpose(1, 2));
@@ -239,6 +245,13 @@ void attend_backward(const AttentionCall& call, const at::Tensor& g, const at::T
     gvalues.write();
     if (distances.any()) distances.add_gradients_to(heads_of(out.q, out.k, o, s, 0, k.size(1)), out.distances);
   }
+}
+
+/// For what each query gets; zeros where some have no keys, which nothing is written for.
+at::Tensor for_queries(at::IntArrayRef sizes, const at::TensorOptions& options, const AttentionOptions& o) {
+  const auto& lengths = o.key_rows->length;
+  const bool all_have_keys = std::find(lengths.begin(), lengths.end(), 0) == lengths.end();
+  return all_have_keys ? at::empty(sizes, options) : at::zeros(sizes, options);
 }
 
 /// A bias by distance in float32.
@@ -258,7 +271,7 @@ class Attention : public torch::autograd::Function<Attention> {
     saved->mask = DropoutMask(o.dropout, q.size(0));
     const DistanceTables distances{with_query.value_or(at::Tensor()), with_key.value_or(at::Tensor()), distance_rows};
     const std::int64_t heads = q.size(1) * q.size(2);
-    const auto out = at::empty({q.size(0), q.size(1), q.size(2), v.size(2)}, q.options());
+    const auto out = for_queries({q.size(0), q.size(1), q.size(2), v.size(2)}, q.options(), o);
     const auto lse = at::empty({q.size(0), heads}, q.options().dtype(at::kFloat));
     const auto given = bias.value_or(at::Tensor());
     const AttentionCall call{q, k, v, o, saved->mask, in_float32(given), distances};
@@ -281,7 +294,7 @@ class Attention : public torch::autograd::Function<Attention> {
       return wanted ? at::zeros(t.sizes(), t.options().dtype(at::kFloat)) : at::Tensor();
     };
     // Every row is written: sequences cover the queries, and with a cache there is no backward.
-    AttentionGradients out{at::empty(q.sizes(), q.options()), at::empty(k.sizes(), k.options()),
+    AttentionGradients out{for_queries(q.sizes(), q.options(), o), at::empty(k.sizes(), k.options()),
                            at::empty(v.sizes(), v.options()), sums(bias)};
     out.distances.with_query = sums(distances.with_query);
     out.distances.with_key = sums(distances.with_key);

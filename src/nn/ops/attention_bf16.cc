@@ -136,6 +136,7 @@ void for_blocks(const AttentionCall& call, std::int64_t s, std::int64_t kv, std:
   constexpr auto kGroup = Products::kGroup;
   const auto& o = call.options;
   const std::int64_t m = o.query_rows->length[s], n = o.key_rows->length[s];
+  if (n == 0) return;
   const auto step = std::clamp(kScoresOfBlock / std::max<std::int64_t>(1, n) / kGroup * kGroup, kGroup, kMostQueries);
   for (std::int64_t begin = 0; begin < m; begin += step) {
     const std::int64_t count = std::min(step, m - begin), place = begin + n - m;

@@ -325,6 +325,7 @@ INSTANTIATE_TEST_SUITE_P(
         WholeCase{.name = "encoder", .queries = {5, 1, 70}, .keys = {5, 1, 70}},
         WholeCase{.name = "behind an encoder", .queries = {5, 1, 70}, .keys = {40, 3, 33}},
         WholeCase{.name = "many queries of few keys", .queries = {200}, .keys = {3}},
+        WholeCase{.name = "no keys and no queries", .queries = {3, 5, 0}, .keys = {0, 7, 4}},
         WholeCase{.name = "hidden keys", .queries = {7, 4}, .keys = {75, 4}, .hidden_keys = true},
         WholeCase{.name = "a trained bias", .queries = {40, 70, 7}, .keys = {40, 70, 7}, .bias = true},
         WholeCase{.name = "a causal bias", .queries = {40, 150, 7}, .keys = {40, 150, 7}, .causal = true, .bias = true},
