@@ -250,9 +250,9 @@ TEST(Launch, NamesTheRankThatASignalEndedAndNotThoseThatLostIt) {
 }
 
 TEST(Launch, SaysWhichRankDidNotEndWellAfterASignal) {
-  Subprocess p(launch({"--num_processes", "2"},
-                      "trap '[ $RANK = 1 ] && exit 4; exit 0' TERM; echo ready; while :; do sleep 0.05; done"));
-  ASSERT_TRUE(p.wait_for_output("ready"));
+  Subprocess p(launch({"--num_processes", "2", "--tee", "3"},
+                      "trap '[ $RANK = 1 ] && exit 4; exit 0' TERM; echo ready $RANK; while :; do sleep 0.05; done"));
+  for (const char* rank : {"ready 0", "ready 1"}) ASSERT_TRUE(p.wait_for_output(rank));
   std::this_thread::sleep_for(200ms);
   p.signal(SIGTERM);
   const Finished r = p.finish();

@@ -283,8 +283,9 @@ class WholeAttention : public testing::TestWithParam<WholeCase> {
         if (c_.hides_queries) seen = seen.logical_and(visible.unsqueeze(1));
       }
       scores = torch::where(seen, scores, torch::full({}, -1e30, scores.options()));
-      out.push_back(
-          torch::matmul(torch::softmax(scores, -1), heads(i[2], *options_.key_rows)).transpose(0, 1).reshape({m, -1}));
+      out.push_back(torch::matmul(torch::softmax(scores, -1), heads(i[2], *options_.key_rows))
+                        .transpose(0, 1)
+                        .reshape({m, kHeads * kSize}));
     }
     return torch::cat(out);
   }
