@@ -1,18 +1,15 @@
 #include "peft/methods/vera.h"
 
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/cat.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
 #include <cmath>
 #include <optional>
-#include <vector>
 
 #include "nn/layers/saved_weight.h"
 #include "nn/ops/column_sums.h"
 #include "nn/ops/device.h"
-#include "nn/ops/gemm.h"
 #include "nn/ops/low_rank.h"
 #include "nn/ops/over_rows.h"
 #include "peft/methods/torch_draws.h"
@@ -86,18 +83,6 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-/// Of each row of b, [out, R], its product with that of g^T v; g: [N, out], v: [N, R]. Some rows at a time, which stay
-/// in the cache.
-at::Tensor products_with_rows(const at::Tensor& g, const at::Tensor& v, const at::Tensor& b) {
-  constexpr std::int64_t kRows = 256;
-  std::vector<at::Tensor> parts;
-  for (std::int64_t begin = 0; begin < b.size(0); begin += kRows) {
-    const auto count = std::min(kRows, b.size(0) - begin);
-    parts.push_back((nn::gemm(g.narrow(1, begin, count).t(), v) * b.narrow(0, begin, count)).sum(1));
-  }
-  return parts.size() == 1 ? parts[0] : at::cat(parts);
-}
-
 // x W^T + bias + ((u * d) B^T) * b, u = x A^T; W and B frozen.
 class VeraProduct : public torch::autograd::Function<VeraProduct> {
  public:
@@ -119,7 +104,7 @@ class VeraProduct : public torch::autograd::Function<VeraProduct> {
     const auto narrow = g.to(u.scalar_type());
     auto gu = nn::low_rank_project(narrow, (b.unsqueeze(1) * wide_b).t());
     at::Tensor gx, gb, gd, of_bias;
-    if (ctx->needs_input_grad(2)) gb = products_with_rows(narrow, u * d, wide_b);
+    if (ctx->needs_input_grad(2)) gb = (nn::low_rank_gradient(u * d, narrow).t() * wide_b).sum(1);
     if (ctx->needs_input_grad(3)) gd = (gu * u).sum(0, false, at::kFloat).to(d.scalar_type());
     if (ctx->needs_input_grad(0)) gx = weight.transposed_product(g);
     if (ctx->saved_data["bias"].toBool() && ctx->needs_input_grad(4)) of_bias = nn::column_sums(g);
