@@ -104,6 +104,7 @@ class FlagNames : public testing::Test {
 
 const Flags kOfOtherPrograms = {"--exclude",      "--private", "--revision",  // what uploads
                                 "--distribution", "--map",     "--mpi",       // srun, mpirun
+                                "--gpus",                                     // srun's --gpus-per-task
                                 "--pooling"};                                 // llama.cpp
 // Keys of PEFT methods, which are flags of the tasks though no help lists them.
 const Flags kKeysOfMethods = {"--alpha", "--target_parameters"};
