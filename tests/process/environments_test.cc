@@ -31,7 +31,7 @@ std::string text(int number) {
 
 // A port that tells this test's ranks from others; nobody listens on it.
 std::string port_of(int number) {
-  return text(20000 + ::getpid() % 20000 + number);
+  return text(20000 + ::getpid() % 12000 + number);
 }
 
 const Launcher kLaunchers[] = {

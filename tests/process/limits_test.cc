@@ -82,7 +82,7 @@ TEST_F(Limits, FsdpVariablesAreObeyedUnderTorchrun) {
             {"LOCAL_RANK", std::to_string(r)},
             {"LOCAL_WORLD_SIZE", "2"},
             {"MASTER_ADDR", "127.0.0.1"},
-            {"MASTER_PORT", std::to_string(20000 + ::getpid() % 20000)},
+            {"MASTER_PORT", std::to_string(20000 + ::getpid() % 12000)},
             {"ACCELERATE_USE_FSDP", "true"},
             {"ACCELERATE_USE_CPU", "true"},
             {"FSDP_SHARDING_STRATEGY", "SHARD_GRAD_OP"},

@@ -93,7 +93,8 @@ class Machines : public testing::Test {
     return {"--num_machines", std::to_string(machines), "--machine_rank",    std::to_string(rank), "--main_process_ip",
             address,          "--main_process_port",    std::to_string(port)};
   }
-  static int port(int test) { return 20000 + ::getpid() % 3000 + test * 3000; }
+  /// Below those that the system gives to connections of other tests.
+  static int port(int test) { return 20000 + ::getpid() % 900 + test * 900; }
 
   std::vector<double> losses(const std::string& output, const std::string& key = "loss") const {
     std::vector<double> found;
