@@ -41,23 +41,11 @@ void for_blocks(const AttentionOptions& o, const at::Tensor& q, std::int64_t seq
   const auto heads = std::clamp<std::int64_t>(kScores / std::max<std::int64_t>(1, step * group * n), 1, kv);
   for (std::int64_t head = 0; head < kv; head += heads) {
     for (std::int64_t begin = 0; begin < m; begin += step) {
-      const std::int64_t count = std::min(step, m - begin), place = begin + n - m;
-      std::int64_t lo = 0, hi = n;  // a query that sees nothing reads every key
-      if (o.causal && !o.key_visible.defined()) {
-        hi = place + count;
-        if (o.window > 0) lo = std::max<std::int64_t>(0, place - o.window + 1);
-      }
-      body(QueryBlock{.first_head = head,
-                      .kv_heads = std::min(heads, kv - head),
-                      .first_query_head = head * group,
-                      .begin = begin,
-                      .query_row = o.query_rows->begin[sequence] + begin,
-                      .key_row = o.key_rows->begin[sequence] + lo,
-                      .count = count,
-                      .keys = hi - lo,
-                      .place = place - lo,
-                      .lo = lo,
-                      .total_keys = n});
+      auto block = block_of(o, sequence, begin, std::min(step, m - begin), /*unit=*/1);
+      block.first_head = head;
+      block.kv_heads = std::min(heads, kv - head);
+      block.first_query_head = head * group;
+      body(block);
     }
   }
 }

@@ -139,25 +139,10 @@ void for_blocks(const AttentionCall& call, std::int64_t s, std::int64_t kv, std:
   if (n == 0) return;
   const auto step = std::clamp(kScoresOfBlock / std::max<std::int64_t>(1, n) / kGroup * kGroup, kGroup, kMostQueries);
   for (std::int64_t begin = 0; begin < m; begin += step) {
-    const std::int64_t count = std::min(step, m - begin), place = begin + n - m;
-    std::int64_t lo = 0, hi = n;
-    if (o.causal && !o.key_visible.defined()) {
-      hi = place + count;
-      if (o.window > 0) lo = std::max<std::int64_t>(0, place - o.window + 1) / kGroup * kGroup;
-    }
-    body(HeadBlock<Products>(call,
-                             {.first_head = kv,
-                              .kv_heads = 1,
-                              .first_query_head = query_head,
-                              .begin = begin,
-                              .query_row = o.query_rows->begin[s] + begin,
-                              .key_row = o.key_rows->begin[s] + lo,
-                              .count = count,
-                              .keys = hi - lo,
-                              .place = place - lo,
-                              .lo = lo,
-                              .total_keys = n},
-                             bias_gradient));
+    auto block = block_of(o, s, begin, std::min(step, m - begin), kGroup);
+    block.first_head = kv;
+    block.first_query_head = query_head;
+    body(HeadBlock<Products>(call, block, bias_gradient));
   }
 }
 

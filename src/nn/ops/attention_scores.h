@@ -24,14 +24,35 @@ struct AttentionGradients {
 
 /// Some heads' queries [begin, begin + count) of a sequence and the keys [lo, hi) that any of them sees.
 struct QueryBlock {
-  std::int64_t first_head, kv_heads;  // of keys
-  std::int64_t first_query_head;
+  std::int64_t first_head = 0, kv_heads = 1;  // of keys
+  std::int64_t first_query_head = 0;
   std::int64_t begin;
   std::int64_t query_row, key_row;  // of query `begin` and key `lo` in the tensors
   std::int64_t count, keys;
   std::int64_t place;  // of query `begin` among the keys from `lo` on
   std::int64_t lo, total_keys;
 };
+
+/// Queries [begin, begin + count) of a sequence; which heads is left open. unit: keys that no query sees are left out
+/// at the front by so many at a time.
+inline QueryBlock block_of(const AttentionOptions& o, std::int64_t sequence, std::int64_t begin, std::int64_t count,
+                           std::int64_t unit) {
+  const auto s = static_cast<std::size_t>(sequence);
+  const std::int64_t n = o.key_rows->length[s], place = begin + n - o.query_rows->length[s];
+  std::int64_t lo = 0, hi = n;  // a query that sees nothing reads every key
+  if (o.causal && !o.key_visible.defined()) {
+    hi = place + count;
+    if (o.window > 0) lo = std::max<std::int64_t>(0, place - o.window + 1) / unit * unit;
+  }
+  return {.begin = begin,
+          .query_row = o.query_rows->begin[s] + begin,
+          .key_row = o.key_rows->begin[s] + lo,
+          .count = count,
+          .keys = hi - lo,
+          .place = place - lo,
+          .lo = lo,
+          .total_keys = n};
+}
 
 class Scores {
  public:
