@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "base/cpu_dispatch.h"
@@ -85,14 +86,14 @@ void softcap_gradient(const float* products, float* dp, const ScoreRow& row) {
   }
 }
 
+void add_gathered(const float* from, const std::int32_t* places, float* to, std::int64_t n) {
+#pragma omp simd
+  for (std::int64_t j = 0; j < n; ++j) to[j] += from[places[j]];
+}
+
 void add_reversed(const float* from, float* to, std::int64_t n) {
 #pragma omp simd
   for (std::int64_t j = 0; j < n; ++j) to[j] += from[-j];
-}
-
-void add_constant(float value, float* x, std::int64_t n) {
-#pragma omp simd
-  for (std::int64_t j = 0; j < n; ++j) x[j] += value;
 }
 
 }  // namespace HWY_NAMESPACE
@@ -102,7 +103,7 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace tessera::nn::kernels {
 
-HWY_EXPORT(add_constant);
+HWY_EXPORT(add_gathered);
 HWY_EXPORT(add_reversed);
 HWY_EXPORT(make_scores);
 HWY_EXPORT(add_bias_gradient);
@@ -110,6 +111,42 @@ HWY_EXPORT(softmax_gradient);
 HWY_EXPORT(softcap_gradient);
 
 namespace {
+
+using Four = float __attribute__((vector_size(16)));
+
+/// Rows of 4 x 4 elements.
+struct Square {
+  Four row[4];
+
+  Square transposed() const {
+    const auto low = __builtin_shufflevector(row[0], row[1], 0, 4, 1, 5);
+    const auto high = __builtin_shufflevector(row[0], row[1], 2, 6, 3, 7);
+    const auto low2 = __builtin_shufflevector(row[2], row[3], 0, 4, 1, 5);
+    const auto high2 = __builtin_shufflevector(row[2], row[3], 2, 6, 3, 7);
+    return {{__builtin_shufflevector(low, low2, 0, 1, 4, 5), __builtin_shufflevector(low, low2, 2, 3, 6, 7),
+             __builtin_shufflevector(high, high2, 0, 1, 4, 5), __builtin_shufflevector(high, high2, 2, 3, 6, 7)}};
+  }
+};
+
+Four load(const float* x) {
+  Four v;
+  std::memcpy(&v, x, sizeof v);
+  return v;
+}
+void add(Four v, float* x) {
+  v += load(x);
+  std::memcpy(x, &v, sizeof v);
+}
+
+/// Calls square(r, c) for whole squares of 4 x 4, one(r, c) for the elements of the others.
+template <class OfSquare, class OfElement>
+void for_squares(std::int64_t rows, std::int64_t columns, const OfSquare& square, const OfElement& one) {
+  const std::int64_t whole_rows = rows / 4 * 4, whole_columns = columns / 4 * 4;
+  for (std::int64_t c = 0; c < whole_columns; c += 4)
+    for (std::int64_t r = 0; r < whole_rows; r += 4) square(r, c);
+  for (std::int64_t r = 0; r < rows; ++r)
+    for (std::int64_t c = r < whole_rows ? whole_columns : 0; c < columns; ++c) one(r, c);
+}
 
 /// What a query that sees nothing attends to evenly.
 ScoreRow blind(ScoreRow row) {
@@ -165,12 +202,35 @@ float score_probabilities(float* s, float lse, const float* dp, const ScoreRow& 
   return exponentials_dot(seen, seen, factor, lse, dp + row.first, n);
 }
 
+void add_gathered(const float* from, const std::int32_t* places, float* to, std::int64_t n) {
+  TESSERA_DISPATCH(add_gathered)(from, places, to, n);
+}
+
 void add_reversed(const float* from, float* to, std::int64_t n) {
   TESSERA_DISPATCH(add_reversed)(from, to, n);
 }
 
-void add_constant(float value, float* x, std::int64_t n) {
-  TESSERA_DISPATCH(add_constant)(value, x, n);
+void add_columns(const float* const* from, std::int64_t columns, std::int64_t rows, float* to, std::int64_t stride) {
+  for_squares(
+      rows, columns,
+      [&](std::int64_t r, std::int64_t c) {
+        const float* const* x = from + c;
+        const auto rows_of = Square{{load(x[0] + r), load(x[1] + r), load(x[2] + r), load(x[3] + r)}}.transposed();
+        for (int i = 0; i < 4; ++i) add(rows_of.row[i], to + (r + i) * stride + c);
+      },
+      [&](std::int64_t r, std::int64_t c) { to[r * stride + c] += from[c][r]; });
+}
+
+void add_to_columns(const float* from, std::int64_t stride, std::int64_t rows, float* const* to, std::int64_t columns) {
+  for_squares(
+      rows, columns,
+      [&](std::int64_t r, std::int64_t c) {
+        const float* x = from + r * stride + c;
+        const auto columns_of =
+            Square{{load(x), load(x + stride), load(x + 2 * stride), load(x + 3 * stride)}}.transposed();
+        for (int i = 0; i < 4; ++i) add(columns_of.row[i], to[c + i] + r);
+      },
+      [&](std::int64_t r, std::int64_t c) { to[c][r] += from[r * stride + c]; });
 }
 
 void score_backward(const float* p, const float* products, float* dp, float dot, const ScoreRow& given) {

@@ -35,7 +35,10 @@ void score_backward(const float* p, const float* products, float* dp, float dot,
 
 /// to[j] += from[-j].
 void add_reversed(const float* from, float* to, std::int64_t n);
-/// x += value.
-void add_constant(float value, float* x, std::int64_t n);
+/// to[j] += from[places[j]].
+void add_gathered(const float* from, const std::int32_t* places, float* to, std::int64_t n);
+/// to [rows, columns], rows `stride` apart, += a matrix whose columns from[c] [rows] lie anywhere; and the other way.
+void add_columns(const float* const* from, std::int64_t columns, std::int64_t rows, float* to, std::int64_t stride);
+void add_to_columns(const float* from, std::int64_t stride, std::int64_t rows, float* const* to, std::int64_t columns);
 
 }  // namespace tessera::nn::kernels

@@ -107,9 +107,34 @@ at::Tensor dropped(const at::Tensor& p, const QueryBlock& b, const DropoutMask& 
   return out;
 }
 
+/// body(head, its rows' begin in [H * B, N]) on this rank's threads.
+template <class Body>
+void for_heads(const QueryBlock& b, const Body& body) {
+  for_rows(b.kv_heads, b.count * b.keys, [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t h = first; h < last; ++h) body(b.first_query_head + h, h * b.count * b.keys);
+  });
+}
+
+/// products [H * B, N] += the scores of distances.
+void add_distances(const at::Tensor& products, const QueryBlock& b, const DistanceScores& distances) {
+  if (!distances.any()) return;
+  const auto sums = products.to(at::kFloat);  // products themselves in float32
+  auto* p = sums.mutable_data_ptr<float>();
+  for_heads(b, [&](std::int64_t head, std::int64_t at) { distances.add(head, b.begin, b.count, p + at, b.keys); });
+  if (!sums.is_same(products)) products.copy_(sums);
+}
+
+/// ds: the gradient of the block's products, [H * B, N].
+void add_gradient(const at::Tensor& ds, const QueryBlock& b, DistanceScores& distances) {
+  if (!distances.any()) return;
+  const auto gradients = ds.to(at::kFloat);
+  const auto* g = gradients.const_data_ptr<float>();
+  for_heads(
+      b, [&](std::int64_t head, std::int64_t at) { distances.add_gradient(head, b.begin, b.count, g + at, b.keys); });
+}
+
 /// Products become probabilities in place; their log-sums are written.
-void softmax(const at::Tensor& s, const AttentionCall& call, const DistanceScores& distances, const QueryBlock& b,
-             const at::Tensor& lse) {
+void softmax(const at::Tensor& s, const AttentionCall& call, const QueryBlock& b, const at::Tensor& lse) {
   const Scores scores(call, b);
   float* sums = lse.mutable_data_ptr<float>();
   for_rows(s.numel() / b.keys, b.keys, [&](std::int64_t first, std::int64_t last) {
@@ -117,7 +142,6 @@ void softmax(const at::Tensor& s, const AttentionCall& call, const DistanceScore
     for (std::int64_t r = first; r < last; ++r) {
       const auto how = scores.row(r);
       float* values = row.load(r * b.keys, how.last);
-      distances.add(b.first_query_head + r / b.count, b.begin + r % b.count, values);
       const auto softmax = kernels::score_softmax(values, how);
       kernels::scale_row(values, softmax.scale, how.last);
       sums[scores.lse_index(r, lse.size(1))] = softmax.lse;
@@ -127,9 +151,8 @@ void softmax(const at::Tensor& s, const AttentionCall& call, const DistanceScore
 }
 
 /// Products become probabilities again, and dp, their gradient, becomes that of the products, both in place.
-void softmax_backward(const at::Tensor& p, const at::Tensor& dp, const AttentionCall& call,
-                      const DistanceScores& distances, const QueryBlock& b, const at::Tensor& lse,
-                      const at::Tensor& bias_gradient) {
+void softmax_backward(const at::Tensor& p, const at::Tensor& dp, const AttentionCall& call, const QueryBlock& b,
+                      const at::Tensor& lse, const at::Tensor& bias_gradient) {
   const Scores scores(call, b, bias_gradient);
   const float* sums = lse.const_data_ptr<float>();
   const std::int64_t together = bias_gradient.defined() ? b.count : 1;  // rows of a head
@@ -141,22 +164,11 @@ void softmax_backward(const at::Tensor& p, const at::Tensor& dp, const Attention
       float *values = row.load(r * b.keys, b.keys), *gradients = gradient.load(r * b.keys, b.keys);
       if (call.mask.drops()) drop(gradients, gradients, r, b, call.mask);
       if (!products.empty()) std::copy(values, values + b.keys, products.begin());
-      distances.add(b.first_query_head + r / b.count, b.begin + r % b.count, values);
       const float dot = kernels::score_probabilities(values, sums[scores.lse_index(r, lse.size(1))], gradients, how);
       kernels::score_backward(values, products.data(), gradients, dot, how);
       row.store();
       gradient.store();
     }
-  });
-}
-
-/// ds: the gradient of the block's products, [H * B, N].
-void add_to_distances(const at::Tensor& ds, const QueryBlock& b, DistanceScores& distances) {
-  if (!distances.any()) return;
-  for_rows(b.kv_heads, b.count * b.keys, [&](std::int64_t first, std::int64_t last) {
-    ReadRow row(ds, b.keys);
-    for (std::int64_t r = first * b.count; r < last * b.count; ++r)
-      distances.add_gradient(b.first_query_head + r / b.count, b.begin + r % b.count, row.at(r * b.keys));
   });
 }
 
@@ -205,7 +217,8 @@ void attend(const AttentionCall& call, const at::Tensor& out, const at::Tensor& 
     const auto distances = distances_of(call, s, /*with_gradients=*/false);
     for_blocks(o, q, s, [&](const QueryBlock& b) {
       const auto p = gemm(gathered(q, b), keys_of(keys, b).transpose(1, 2));
-      softmax(p, call, distances, b, lse);
+      add_distances(p, b, distances);
+      softmax(p, call, b, lse);
       scatter(gemm(dropped(p, b, call.mask), keys_of(values, b)), out, b);
     });
   }
@@ -223,8 +236,9 @@ void attend_backward(const AttentionCall& call, const at::Tensor& g, const at::T
       const auto qb = gathered(q, b), gb = gathered(g, b), kb = keys_of(keys, b);
       const auto p = gemm(qb, kb.transpose(1, 2));
       const auto ds = gemm(gb, keys_of(values, b).transpose(1, 2));
-      softmax_backward(p, ds, call, distances, b, lse, out.bias);
-      add_to_distances(ds, b, distances);
+      add_distances(p, b, distances);
+      softmax_backward(p, ds, call, b, lse, out.bias);
+      add_gradient(ds, b, distances);
       gvalues.add(gemm(dropped(p, b, call.mask).transpose(1, 2), gb), b);
       scatter(gemm(ds, kb), out.q, b);
       gkeys.add(gemm(ds.transpose(1, 2), qb), b);

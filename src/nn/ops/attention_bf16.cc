@@ -314,9 +314,9 @@ class HeadForward {
     float* scale = scales_.of(b.count);
     for_groups<Products>(b.count, [&](std::int64_t begin, std::int64_t rows) {
       const auto [first, last] = b.keys_of(begin, rows);
+      distances_.add(b.first_head, b.begin + begin, rows, scores + begin * b.stride(), b.stride());
       for (std::int64_t i = begin; i < begin + rows; ++i) {
         float* row = scores + i * b.stride();
-        distances_.add(b.first_head, b.begin + i, row);
         const auto softmax = kernels::score_softmax(row, b.row(i, last));
         sums_[b.scores.lse_index(i, c_.k.size(1) * c_.q.size(2))] = softmax.lse;
         scale[i] = softmax.scale;
@@ -388,7 +388,9 @@ class HeadBackward {
                    dp);
     for_groups<Products>(b.count, [&](std::int64_t from, std::int64_t rows) {
       const auto [first, last] = b.keys_of(from, rows);
+      distances_.add(b.first_head, b.begin + from, rows, p + from * width, width);
       for (std::int64_t i = from; i < from + rows; ++i) softmax_backward(b, i, last, p + i * width, dp + i * width);
+      distances_.add_gradient(b.first_head, b.begin + from, rows, dp + from * width, width);
       narrow(b, from, rows, first, last);
     });
   }
@@ -398,12 +400,10 @@ class HeadBackward {
     const auto how = b.row(i, last);
     auto* products = c_.options.softcap > 0 ? products_.of(b.stride()) : nullptr;
     if (products) std::copy(p, p + b.stride(), products);
-    distances_.add(b.first_head, b.begin + i, p);
     if (c_.mask.drops()) drop(dp, dp, i, b, c_.mask);
     const float lse = sums_[b.scores.lse_index(i, c_.k.size(1) * c_.q.size(2))];
     const float dot = kernels::score_probabilities(p, lse, dp, how);
     kernels::score_backward(p, products, dp, dot, how);
-    distances_.add_gradient(b.first_head, b.begin + i, dp);
     if (c_.mask.drops()) drop(p, p, i, b, c_.mask);
   }
 

@@ -2,8 +2,10 @@
 // The scores of disentangled attention that depend on the distance of two tokens (He et al. 2021).
 #include <ATen/core/Tensor.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 namespace tessera::nn {
@@ -37,39 +39,46 @@ class DistanceScores {
                  std::int64_t first_head = 0);
 
   bool any() const { return length_ > 0; }
-  /// products [N] of a query += its scores.
-  void add(std::int64_t head, std::int64_t query, float* products) const;
+  /// products [count, N] of the queries from `query` on, rows `stride` apart, += their scores. Some queries together
+  /// are faster: a key's scores with them lie side by side.
+  void add(std::int64_t head, std::int64_t query, std::int64_t count, float* products, std::int64_t stride) const;
   /// g: the gradient of add()'s result. One thread a head.
-  void add_gradient(std::int64_t head, std::int64_t query, const float* g);
+  void add_gradient(std::int64_t head, std::int64_t query, std::int64_t count, const float* g, std::int64_t stride);
   /// What add_gradient() took is added to the gradients of queries and keys, gx (as x is), and to those of the tables,
   /// float32, where these are wanted.
   void add_gradients_to(const SequenceHeads& gx, const DistanceTables& gtables) const;
 
  private:
-  /// Products of tokens with the rows that the sequence uses, and their gradients, in float32.
+  /// Products of tokens with the rows that the sequence uses, and their gradients, float32 [H, N, W].
   struct Products {
-    at::Tensor values, gradients;  // [H, N, W] of queries, [H, W, N] of keys
-    const float* read(std::int64_t first) const { return values.const_data_ptr<float>() + first; }
-    float* write(std::int64_t first) const { return gradients.mutable_data_ptr<float>() + first; }
+    at::Tensor values, gradients;
+    const float* read = nullptr;  // where they lie; null: there are none
+    float* write = nullptr;
   };
-  /// Distances [begin, end) of the same row (step 0), or of one row after another (step 1).
-  struct Segment {
-    std::int64_t begin, end, row, step;
-  };
-  /// Keys [first, first + count) of a query, the row of the first; those after it have the same, or the one before.
-  struct Keys {
-    std::int64_t first, count, row;
-    bool same_row;
-  };
-  template <class Body>
-  void for_keys(std::int64_t query, const Body& body) const;
+
   at::Tensor part_of(const at::Tensor& table) const;
-  std::int64_t offset(std::int64_t head) const { return (head - first_head_) * length_ * width_; }
+  /// Where a token's products begin.
+  std::int64_t offset(std::int64_t head, std::int64_t token) const {
+    return ((head - first_head_) * length_ + token) * width_;
+  }
+  /// The row of a query's product with key 0; those of keys 1, 2, .. stand behind it.
+  const std::int32_t* rows_of_query(std::int64_t query) const { return rows_.data() + (length_ - 1 - query); }
+  /// Whether queries [query, query + count) have one row after another at this key.
+  bool follow(std::int64_t query, std::int64_t count, std::int64_t key) const {
+    return query - key >= near_begin_ && query + count - key <= near_end_;
+  }
+  /// The keys [first, end) of a query whose rows follow one another, backwards.
+  std::pair<std::int64_t, std::int64_t> near_keys(std::int64_t query) const {
+    const auto first = std::clamp<std::int64_t>(query - near_end_ + 1, 0, length_);
+    return {first, std::clamp<std::int64_t>(query - near_begin_ + 1, first, length_)};
+  }
 
   SequenceHeads x_;
   at::Tensor with_query_, with_key_;  // [H, W, D]
   Products query_, key_;
-  std::vector<Segment> segments_;
+  std::vector<std::int32_t> rows_;  // of W, of distances length - 1 .. -(length - 1)
+  /// The longest range of distances that have one row after another.
+  std::int64_t near_begin_ = 0, near_end_ = 0;
   std::int64_t first_head_ = 0, heads_ = 0, length_ = 0, size_ = 0, first_row_ = 0, width_ = 0;
 };
 
