@@ -14,6 +14,7 @@
 
 #include "models/build_parts.h"
 #include "nn/layers/container.h"
+#include "nn/ops/expert_rows.h"
 #include "tensor/device.h"
 #include "tensor/rng.h"
 
@@ -43,7 +44,6 @@ MlpOutput MixtureOfExperts::forward_impl(at::Tensor x) {
   auto [weights, chosen] = at::topk(at::softmax(logits, 1, at::kFloat), per_token_, -1);
   if (normalised_) weights = weights / weights.sum(-1, /*keepdim=*/true);
   weights = weights.to(x.scalar_type());
-  const auto flat_weights = weights.flatten();
   // Choices by expert, and each expert's by token. The host asks the device once how many there are of each.
   const auto [experts, choices] = at::sort(chosen.flatten(), /*stable=*/true, 0, /*descending=*/false);
   const auto tokens = choices.floor_divide(per_token_);
@@ -57,17 +57,25 @@ MlpOutput MixtureOfExperts::forward_impl(at::Tensor x) {
       has_keys ? random.rows.index_select(0, on_host.narrow(0, bounds.numel(), tokens.numel())) : at::Tensor();
   const auto* bound = on_host.const_data_ptr<std::int64_t>();
   const auto first_draw = random.position;
+  std::vector<std::int64_t> counts;
+  for (std::size_t e = 0; e < experts_.size(); ++e) counts.push_back(bound[e + 1] - bound[e]);
+  const auto weights_of = weights.flatten().index_select(0, choices).split_with_sizes(counts);
+  auto rest = x;
   for (std::size_t e = 0; e < experts_.size(); ++e) {
     random.position = first_draw + e * kDrawsOfExpert;  // whether or not this batch reaches it
-    const auto begin = bound[e], count = bound[e + 1] - begin;
-    if (count == 0) continue;
-    const tensor::RowScope rows(has_keys ? keys.narrow(0, begin, count) : at::Tensor());
-    const auto hit = tokens.narrow(0, begin, count);
-    const auto weight = flat_weights.index_select(0, choices.narrow(0, begin, count)).unsqueeze(1);
-    out = out.index_add(0, hit, (*experts_[e])(x.index_select(0, hit)) * weight);
+    const auto begin = bound[e];
+    if (counts[e] == 0) continue;
+    const tensor::RowScope rows(has_keys ? keys.narrow(0, begin, counts[e]) : at::Tensor());
+    const auto hit = tokens.narrow(0, begin, counts[e]);
+    const auto taken = nn::take_rows(rest, hit);
+    rest = taken.rest;
+    out = nn::add_weighted_rows(out, (*experts_[e])(taken.rows), weights_of[e], hit);
   }
   random.position = first_draw + experts_.size() * kDrawsOfExpert;
-  if (shared_) out = out + at::sigmoid((*shared_gate_)(x)) * (*shared_)(x);
+  if (shared_) {
+    const auto weight = at::sigmoid((*shared_gate_)(x)).flatten();
+    out = nn::add_weighted_rows(out, (*shared_)(x), weight, /*tokens=*/{});
+  }
   return {out, logits};
 }
 

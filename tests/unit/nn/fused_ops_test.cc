@@ -4,8 +4,10 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
+#include "nn/composite/composite.h"
 #include "nn/ops/attention.h"
 #include "nn/ops/dropout_ops.h"
+#include "nn/ops/expert_rows.h"
 #include "nn/ops/linear_cross_entropy.h"
 #include "nn/ops/lora_linear.h"
 #include "nn/ops/rms_norm.h"
@@ -44,6 +46,47 @@ TEST(RmsNormOp, WorksInBfloat16) {
       {normal({7, 64}).to(torch::kBFloat16), normal({64}).to(torch::kBFloat16)},
       [](const Inputs& i) { return rms_norm(i[0], i[1], 1e-6); },
       [](const Inputs& i) { return plain_rms_norm(i[0], i[1]); }, 2e-2);
+}
+
+/// Rows of x to two experts that scale them, and one that all rows go to.
+template <class Take, class Add>
+at::Tensor mixture(const Inputs& i, const Take& take, const Add& add) {
+  auto rest = i[0];
+  auto out = torch::zeros_like(i[0]);
+  const std::vector<at::Tensor> tokens = {torch::tensor({0, 2, 3, 6}), torch::tensor({1, 2, 5})};
+  for (std::size_t e = 0; e < 2; ++e) {
+    const auto [rows, next] = take(rest, tokens[e]);
+    rest = next;
+    out = add(out, rows * i[1] * static_cast<double>(e + 2), i[2 + e], tokens[e]);
+  }
+  return add(out, rest * i[1], i[4], at::Tensor());
+}
+
+TEST(ExpertRowsOp, EqualsComposite) {
+  torch::manual_seed(1);
+  for (const auto dtype : {torch::kFloat, torch::kBFloat16, torch::kHalf}) {
+    Inputs inputs = {normal({7, 33}), normal({33}), normal({4}), normal({3}), normal({7})};
+    for (auto& t : inputs) t = t.to(dtype);
+    expect_same(
+        inputs, [](const Inputs& i) { return mixture(i, take_rows, add_weighted_rows); },
+        [](const Inputs& i) {
+          return mixture(
+              i,
+              [](const at::Tensor& x, const at::Tensor& tokens) {
+                return TakenRows{torch::index_select(x, 0, tokens), x};
+              },
+              composite::add_weighted_rows);
+        },
+        dtype == torch::kFloat ? 2e-6 : 2e-2);
+  }
+}
+
+TEST(ExpertRowsOp, AddsWithoutACopy) {
+  torch::manual_seed(1);
+  const auto out = torch::zeros({7, 33});
+  const auto* before = out.const_data_ptr();
+  const auto y = normal({2, 33}).set_requires_grad(true);
+  EXPECT_EQ(add_weighted_rows(out, y, normal({2}), torch::tensor({1, 4})).const_data_ptr(), before);
 }
 
 TEST(ReluDropoutOp, WithoutDropoutEqualsRelu) {

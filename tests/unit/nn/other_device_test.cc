@@ -14,6 +14,7 @@
 #include "nn/ops/attention.h"
 #include "nn/ops/dora.h"
 #include "nn/ops/dropout_ops.h"
+#include "nn/ops/expert_rows.h"
 #include "nn/ops/gemm.h"
 #include "nn/ops/linear_cross_entropy.h"
 #include "nn/ops/lookup.h"
@@ -201,6 +202,18 @@ TEST_P(OtherDevice, Noise) {
   expect_same(
       {values({3, 9})}, [&](const auto& x, const auto& place) { return x[0] + uniform_noise(x[0], place(range)); },
       "noise");
+}
+
+TEST_P(OtherDevice, RowsOfExperts) {
+  const auto tokens = torch::tensor({0, 3, 4});
+  expect_same(
+      {values({5, 8}), values({3}), values({5})},
+      [&](const auto& x, const auto& place) {
+        const auto taken = take_rows(x[0], place(tokens));
+        const auto out = add_weighted_rows(torch::zeros_like(x[0]), taken.rows, x[1], place(tokens));
+        return add_weighted_rows(out, taken.rest, x[2], {});
+      },
+      "experts");
 }
 
 TEST_P(OtherDevice, Lookup) {

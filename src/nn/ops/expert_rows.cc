@@ -1,0 +1,125 @@
+#include "nn/ops/expert_rows.h"
+
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/index_select.h>
+#include <ATen/ops/zeros.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <vector>
+
+#include "nn/composite/composite.h"
+#include "nn/kernels/layer_norm_kernels.h"
+#include "nn/kernels/row_sums.h"
+#include "nn/ops/device.h"
+#include "nn/ops/over_rows.h"
+#include "nn/ops/rows.h"
+
+namespace tessera::nn {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+/// Row i of some expert's rows belongs to this row of all tokens.
+class TokenOfRow {
+ public:
+  explicit TokenOfRow(const at::Tensor& tokens)
+      : tokens_(tokens.defined() ? tokens.const_data_ptr<std::int64_t>() : nullptr) {}
+  std::int64_t operator()(std::int64_t i) const { return tokens_ ? tokens_[i] : i; }
+
+ private:
+  const std::int64_t* tokens_;
+};
+
+/// to[tokens[i]] += scale(i) * from[i], each product rounded to the tensors' dtype.
+template <class Scale>
+void add_rows(const at::Tensor& to, const at::Tensor& from, const at::Tensor& tokens, const Scale& scale) {
+  const std::int64_t n = from.size(1);
+  const TokenOfRow token(tokens);
+  AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, to.scalar_type(), "add_rows", [&] {
+    auto* sums = to.mutable_data_ptr<scalar_t>();
+    const auto* x = from.const_data_ptr<scalar_t>();
+    for_rows(from.size(0), n, [&](std::int64_t first, std::int64_t last) {
+      std::vector<float> product(n), sum(n);
+      std::vector<scalar_t> rounded(n);
+      for (std::int64_t i = first; i < last; ++i) {
+        read_floats(x + i * n, product.data(), n);
+        if (const float factor = scale(i); factor != 1.0f) {
+          kernels::scale_row(product.data(), factor, n);
+          write_floats(product.data(), rounded.data(), n);
+          read_floats(rounded.data(), product.data(), n);
+        }
+        read_floats(sums + token(i) * n, sum.data(), n);
+        kernels::add_row(product.data(), sum.data(), n);
+        write_floats(sum.data(), sums + token(i) * n, n);
+      }
+    });
+  });
+}
+
+class TakeRows : public torch::autograd::Function<TakeRows> {
+ public:
+  static variable_list forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& tokens) {
+    ctx->save_for_backward({tokens});
+    ctx->saved_data["rows"] = x.size(0);
+    return {at::index_select(x, 0, tokens), x};
+  }
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const auto &g = grads[0], &rest = grads[1];
+    if (!g.defined()) return {rest, at::Tensor()};
+    const auto gx = rest.defined() ? rest : at::zeros({ctx->saved_data["rows"].toInt(), g.size(1)}, g.options());
+    add_rows(gx, g.contiguous(), ctx->get_saved_variables()[0], [](std::int64_t) { return 1.0f; });
+    return {gx, at::Tensor()};
+  }
+};
+
+class AddWeightedRows : public torch::autograd::Function<AddWeightedRows> {
+ public:
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& out, const at::Tensor& y_in,
+                            const at::Tensor& weights, const std::optional<at::Tensor>& tokens) {
+    const auto y = y_in.contiguous(), factors = weights.to(at::kFloat).contiguous();
+    const auto* factor = factors.const_data_ptr<float>();
+    add_rows(out, y, tokens.value_or(at::Tensor()), [&](std::int64_t i) { return factor[i]; });
+    ctx->mark_dirty({out});
+    ctx->save_for_backward({y, factors, tokens.value_or(at::Tensor())});
+    return out;
+  }
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const auto saved = ctx->get_saved_variables();
+    const auto g = grads[0].contiguous();
+    const std::int64_t n = g.size(1);
+    const auto gy = at::empty_like(saved[0]), gweights = at::empty_like(saved[1]);
+    const auto* factor = saved[1].const_data_ptr<float>();
+    auto* of_weights = gweights.mutable_data_ptr<float>();
+    const TokenOfRow token(saved[2]);
+    for_rows(gy.size(0), n, [&](std::int64_t first, std::int64_t last) {
+      ReadRow of_y(saved[0], n), of_g(g, n);
+      WriteRow result(gy, n);
+      for (std::int64_t i = first; i < last; ++i) {
+        const float* row = of_g.at(token(i) * n);
+        of_weights[i] = kernels::dot(row, of_y.at(i * n), n);
+        float* to = result.at(i * n);
+        std::copy_n(row, n, to);
+        kernels::scale_row(to, factor[i], n);
+        result.store();
+      }
+    });
+    return {grads[0], gy, gweights.to(g.scalar_type()), at::Tensor()};
+  }
+};
+
+}  // namespace
+
+TakenRows take_rows(const at::Tensor& x, const at::Tensor& tokens) {
+  if (!has_kernels(x)) return {at::index_select(x, 0, tokens), x};
+  auto taken = TakeRows::apply(x, tokens);
+  return {taken[0], taken[1]};
+}
+
+at::Tensor add_weighted_rows(const at::Tensor& out, const at::Tensor& y, const at::Tensor& weights,
+                             const at::Tensor& tokens) {
+  if (!has_kernels(out)) return composite::add_weighted_rows(out, y, weights, tokens);
+  return AddWeightedRows::apply(out, y, weights, optional(tokens));
+}
+
+}  // namespace tessera::nn
