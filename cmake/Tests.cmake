@@ -115,6 +115,9 @@ function(tessera_tests_at_levels name)
 endfunction()
 tessera_tests_at_levels(kernels $<TARGET_FILE:test_kernels>)
 tessera_tests_at_levels(unit_nn $<TARGET_FILE:test_unit_nn>)
+foreach(level plain avx2 avx512)  # the same bits at each
+  tessera_test_at_level(${level} unit_optim $<TARGET_FILE:test_unit_optim>)
+endforeach()
 # Not int8 on the made-up device, which multiplies by a libtorch that may not (quant/int8_codec.cc).
 tessera_tests_at_levels(codecs $<TARGET_FILE:test_unit_models>
   --gtest_filter=*Codec*:Int8.*-Int8Codec.InferenceOnAnotherDevice*)

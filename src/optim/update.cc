@@ -17,6 +17,27 @@ namespace tessera::optim {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
+// a * b + c and c - a * b, rounded once at every level: states have the same bits on all processors.
+#if HWY_TARGET == HWY_SCALAR
+template <class V>
+V mul_add(V a, V b, V c) {
+  return hn::Set(hn::DFromV<V>(), std::fma(hn::GetLane(a), hn::GetLane(b), hn::GetLane(c)));
+}
+template <class V>
+V neg_mul_add(V a, V b, V c) {
+  return mul_add(hn::Neg(a), b, c);
+}
+#else
+template <class V>
+HWY_INLINE V mul_add(V a, V b, V c) {
+  return hn::MulAdd(a, b, c);
+}
+template <class V>
+HWY_INLINE V neg_mul_add(V a, V b, V c) {
+  return hn::NegMulAdd(a, b, c);
+}
+#endif
+
 /// One vector of parameters, gradients and states.
 template <class V>
 struct Lane {
@@ -35,56 +56,54 @@ struct Rules {
   static V set(double x) { return hn::Set(D(), static_cast<T>(x)); }
 
   void adam(Lane<V>& x) const {
-    const auto grad = hn::MulAdd(x.p, set(u.l2), x.g);
+    const auto grad = mul_add(x.p, set(u.l2), x.g);
     auto& [m, v, largest] = x.s;
-    m = hn::MulAdd(hn::Sub(grad, m), set(1 - u.beta1), m);
-    v = hn::MulAdd(hn::Mul(grad, grad), set(1 - u.beta2), hn::Mul(v, set(u.beta2)));
+    m = mul_add(hn::Sub(grad, m), set(1 - u.beta1), m);
+    v = mul_add(hn::Mul(grad, grad), set(1 - u.beta2), hn::Mul(v, set(u.beta2)));
     auto square = v;
     if (third) square = largest = hn::Max(largest, v);
-    const auto denominator = hn::MulAdd(hn::Sqrt(square), set(u.inv_sqrt_correction2), set(u.eps));
+    const auto denominator = mul_add(hn::Sqrt(square), set(u.inv_sqrt_correction2), set(u.eps));
     x.p = hn::Sub(hn::Mul(x.p, set(u.decay)), hn::Div(hn::Mul(m, set(u.step_size)), denominator));
   }
 
   void sgd(Lane<V>& x) const {
-    auto step = hn::MulAdd(x.p, set(u.l2), x.g);
+    auto step = mul_add(x.p, set(u.l2), x.g);
     if (first) {
       auto& buffer = x.s[0];
-      buffer = hn::MulAdd(buffer, set(u.momentum), hn::Mul(step, set(1 - u.dampening)));
-      step = u.nesterov ? hn::MulAdd(buffer, set(u.momentum), step) : buffer;
+      buffer = mul_add(buffer, set(u.momentum), hn::Mul(step, set(1 - u.dampening)));
+      step = u.nesterov ? mul_add(buffer, set(u.momentum), step) : buffer;
     }
-    x.p = hn::NegMulAdd(step, set(u.lr), x.p);
+    x.p = neg_mul_add(step, set(u.lr), x.p);
   }
 
   void lion(Lane<V>& x) const {
     auto& m = x.s[0];
-    const auto blend = hn::MulAdd(m, set(u.beta1), hn::Mul(x.g, set(1 - u.beta1)));
+    const auto blend = mul_add(m, set(u.beta1), hn::Mul(x.g, set(1 - u.beta1)));
     const auto zero = hn::Zero(D()), lr = set(u.lr);
     const auto up = hn::IfThenElseZero(hn::Gt(blend, zero), lr), down = hn::IfThenElseZero(hn::Lt(blend, zero), lr);
     x.p = hn::Add(hn::Sub(hn::Mul(x.p, set(u.decay)), up), down);
-    m = hn::MulAdd(x.g, set(1 - u.beta2), hn::Mul(m, set(u.beta2)));
+    m = mul_add(x.g, set(1 - u.beta2), hn::Mul(m, set(u.beta2)));
   }
 
   void rms_prop(Lane<V>& x) const {
-    const auto grad = hn::MulAdd(x.p, set(u.l2), x.g);
+    const auto grad = mul_add(x.p, set(u.l2), x.g);
     auto& [square, mean, buffer] = x.s;
-    square = hn::MulAdd(hn::Mul(grad, grad), set(1 - u.alpha), hn::Mul(square, set(u.alpha)));
+    square = mul_add(hn::Mul(grad, grad), set(1 - u.alpha), hn::Mul(square, set(u.alpha)));
     auto variance = square;
     if (second) {
-      mean = hn::MulAdd(hn::Sub(grad, mean), set(1 - u.alpha), mean);
-      variance = hn::NegMulAdd(mean, mean, square);
+      mean = mul_add(hn::Sub(grad, mean), set(1 - u.alpha), mean);
+      variance = neg_mul_add(mean, mean, square);
     }
     auto step = hn::Div(grad, hn::Add(hn::Sqrt(variance), set(u.eps)));
-    if (third) step = buffer = hn::MulAdd(buffer, set(u.momentum), step);
-    x.p = hn::NegMulAdd(step, set(u.lr), x.p);
+    if (third) step = buffer = mul_add(buffer, set(u.momentum), step);
+    x.p = neg_mul_add(step, set(u.lr), x.p);
   }
 
   /// average * beta + (1 - beta) * value, rounded as torch's mul_ and add_ are.
-  static V blend(V average, V value, double beta) {
-    return hn::MulAdd(value, set(1 - beta), hn::Mul(average, set(beta)));
-  }
+  static V blend(V average, V value, double beta) { return mul_add(value, set(1 - beta), hn::Mul(average, set(beta))); }
   /// The same of the square, as addcmul_ rounds.
   static V blend_square(V average, V value, double beta) {
-    return hn::MulAdd(hn::Mul(value, set(1 - beta)), value, hn::Mul(average, set(beta)));
+    return mul_add(hn::Mul(value, set(1 - beta)), value, hn::Mul(average, set(beta)));
   }
 
   void bnb_adam(Lane<V>& x) const {
@@ -102,11 +121,11 @@ struct Rules {
     v = blend_square(v, x.g, u.beta2);
     const auto mixed = hn::Add(hn::Div(fast, set(u.correction1)), hn::Mul(slow, set(u.alpha)));
     const auto denominator = hn::Add(hn::Div(hn::Sqrt(v), set(u.correction2)), set(u.eps));
-    x.p = hn::NegMulAdd(hn::Div(mixed, denominator), set(u.lr), hn::Mul(x.p, set(u.decay)));
+    x.p = neg_mul_add(hn::Div(mixed, denominator), set(u.lr), hn::Mul(x.p, set(u.decay)));
   }
 
   void bnb_rms_prop(Lane<V>& x) const {
-    const auto grad = hn::MulAdd(x.p, set(u.l2), x.g);
+    const auto grad = mul_add(x.p, set(u.l2), x.g);
     x.s[0] = blend_square(x.s[0], grad, u.alpha);
     x.p = hn::Add(x.p, hn::Div(hn::Mul(grad, set(-u.lr)), hn::Add(hn::Sqrt(x.s[0]), set(u.eps))));
   }
@@ -114,7 +133,7 @@ struct Rules {
   void grok_adam(Lane<V>& x) const {
     auto& [m, v, slow] = x.s;
     slow = blend(slow, x.g, u.beta3);
-    const auto grad = hn::MulAdd(slow, set(u.alpha), x.g);
+    const auto grad = mul_add(slow, set(u.alpha), x.g);
     m = blend(m, grad, u.beta1);
     v = blend_square(v, grad, u.beta2);
     const auto denominator = hn::Add(hn::Sqrt(v), set(u.eps));
@@ -124,7 +143,7 @@ struct Rules {
   /// torch's lerp: exact at both ends.
   static V lerp(V from, V to, double weight) {
     const auto way = hn::Sub(to, from);
-    return std::abs(weight) < 0.5 ? hn::MulAdd(way, set(weight), from) : hn::NegMulAdd(way, set(1 - weight), to);
+    return std::abs(weight) < 0.5 ? mul_add(way, set(weight), from) : neg_mul_add(way, set(1 - weight), to);
   }
 
   void torchao_adam(Lane<V>& x) const {
@@ -141,9 +160,9 @@ struct Rules {
     auto grad = x.g;
     if (second) v = blend_square(v, grad, u.beta2);
     if (u.adaptive) grad = hn::Div(grad, hn::Add(hn::Sqrt(hn::Div(v, set(u.correction2))), set(u.eps)));
-    grad = hn::MulAdd(x.p, set(u.l2), grad);
-    x.p = hn::MulAdd(grad, set(u.step_size), lerp(x.p, z, u.mix));
-    z = hn::NegMulAdd(grad, set(u.lr), z);
+    grad = mul_add(x.p, set(u.l2), grad);
+    x.p = mul_add(grad, set(u.step_size), lerp(x.p, z, u.mix));
+    z = neg_mul_add(grad, set(u.lr), z);
   }
 
   void average(Lane<V>& x) const {
@@ -152,9 +171,9 @@ struct Rules {
   }
 
   void adagrad(Lane<V>& x) const {
-    const auto grad = hn::MulAdd(x.p, set(u.l2), x.g);
-    x.s[0] = hn::MulAdd(grad, grad, x.s[0]);
-    x.p = hn::NegMulAdd(hn::Div(grad, hn::Add(hn::Sqrt(x.s[0]), set(u.eps))), set(u.lr), x.p);
+    const auto grad = mul_add(x.p, set(u.l2), x.g);
+    x.s[0] = mul_add(grad, grad, x.s[0]);
+    x.p = neg_mul_add(hn::Div(grad, hn::Add(hn::Sqrt(x.s[0]), set(u.eps))), set(u.lr), x.p);
   }
 };
 
