@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/quiet_thread.h"
+#include "base/short_slice.h"
 #include "tensor/span.h"
 
 namespace tessera::comm {
@@ -106,6 +107,7 @@ void OperationQueue::run_next(Lock& lock) {
 }
 
 void OperationQueue::serve() {
+  take_short_slices();
   Lock lock(mutex_);
   while (true) {
     own_work_.wait(lock, [this] { return stopping_ || (has_own_work() && !taken_); });

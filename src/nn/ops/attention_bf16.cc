@@ -2,6 +2,7 @@
 #include "nn/ops/device.h"
 
 #include <ATen/Parallel.h>
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
@@ -154,6 +155,7 @@ void for_heads(const AttentionCall& call, Arguments&&... arguments) {
   const std::int64_t together = call.bias.defined() || call.distances.any() ? sequences : 1;
   if (sequences == 0) return;
   at::parallel_for(0, sequences / together * kv, 1, [&](std::int64_t begin, std::int64_t end) {
+    const at::AutoDispatchBelowADInplaceOrView without_autograd;
     Head head(call, arguments...);
     for (std::int64_t i = begin; i < end; ++i)
       for (std::int64_t s = 0; s < together; ++s) head.attend(i / kv + s, i % kv);
