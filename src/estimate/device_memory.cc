@@ -227,7 +227,7 @@ RankPlan host_beside_device(const ModelSizes& sizes, const DeviceJob& job, std::
   const auto ranks = ranks_that_shard(job);
   RankPlan update{.parts = {{kTrained, 4 * sizes.trainable / ranks},
                             {kSums, 4 * sizes.trainable / ranks},
-                            {kState, sizes.state_bytes / ranks}},
+                            {kState, sizes.state_bytes / ranks + sizes.own_state_bytes + sizes.own_update_bytes}},
                   .phase = "update"};
   return update.total() > start.total() ? update : start;
 }

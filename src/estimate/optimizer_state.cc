@@ -54,13 +54,13 @@ constexpr OptimizerForm kForms[] = {
     {"stable_adamw", 2, StateForm::k32Bit, kOnHost},
     {"lorafa", 2, StateForm::k32Bit, kOnHost},
     {"grokadamw", 3, StateForm::k32Bit, kOnHost},
-    {"schedule_free_adamw", 2},
-    {"schedule_free_radam", 2},
-    {"schedule_free_sgd", 1},
+    {"schedule_free_adamw", 3},  // one holds the weights while the averaged ones are evaluated or saved
+    {"schedule_free_radam", 3},
+    {"schedule_free_sgd", 2},
     {"adamw_anyprecision", 2, StateForm::k32Bit, kOnHost},
     {"lomo", 0},
     {"adalomo", 0, StateForm::kFactored, kOnHost},
-    {"galore_adamw", 2, StateForm::k32Bit, kOnHost},  // of these what is not projected, and at most
+    {"galore_adamw", 2, StateForm::k32Bit, kOnHost},  // of these what is not projected
     {"galore_adamw_layerwise", 2, StateForm::k32Bit, kOnHost},
     {"galore_adamw_8bit", 2, StateForm::k8Bit, kOnHost},
     {"galore_adamw_8bit_layerwise", 2, StateForm::k8Bit, kOnHost},
@@ -127,6 +127,19 @@ std::int64_t optimizer_state_bytes(const std::string& optim, const std::string& 
   const bool packed = form.form != StateForm::k32Bit && numel >= kSmallestPacked && divides && !exempt;
   if (!packed) return 4 * form.states * numel;
   return form.states * (numel / (in_4_bits ? 2 : 1) + 4 * ((numel + block - 1) / block));
+}
+
+LowRankBytes low_rank_bytes(const std::string& optim, const LowRankShape& shape, std::int64_t rows,
+                            std::int64_t columns) {
+  const auto& type = shape.proj_type;
+  const bool tall = rows >= columns, random = optim.starts_with("apollo_");
+  const bool right = type == "right" || type == "full" || (type == "std" && tall) || (type == "reverse_std" && !tall);
+  const bool left = type == "full" || !right;
+  const auto rank = random ? shape.rank : std::min({shape.rank, rows, columns});
+  const std::int64_t low_rows = left ? rank : rows, low_columns = right ? rank : columns;
+  const auto low = 4 * low_rows * low_columns, projections = 4 * rank * ((left ? rows : 0) + (right ? columns : 0));
+  // The small matrix lasts, its gradient is there in the update.
+  return {low + optimizer_state_bytes(optim, "", {low_rows, low_columns}) + projections, low};
 }
 
 }  // namespace tessera::estimate

@@ -18,6 +18,18 @@ bool computes_on_host(const std::string& optim);
 std::int64_t optimizer_state_bytes(const std::string& optim, const std::string& parameter,
                                    const std::vector<std::int64_t>& shape);
 
+/// What GaLore and APOLLO keep of a matrix [rows, columns] that they see through a low rank (optim/projection.h), each
+/// rank for itself; and what the update adds to it.
+struct LowRankBytes {
+  std::int64_t kept, update;
+};
+struct LowRankShape {
+  std::int64_t rank = 128;
+  std::string proj_type = "std";
+};
+LowRankBytes low_rank_bytes(const std::string& optim, const LowRankShape& shape, std::int64_t rows,
+                            std::int64_t columns);
+
 /// What AdaLoRA keeps beside the optimizer for a parameter of its adapters, all ranks together: the averages of its
 /// sensitivity and of that one's uncertainty.
 constexpr std::int64_t rank_allocation_bytes(std::int64_t numel) {

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "base/dotted_name.h"
+#include "base/low_rank_optimizer.h"
 #include "estimate/adapter_formulas.h"
 #include "estimate/optimizer_state.h"
 #include "tessera/base/error.h"
@@ -27,11 +28,21 @@ struct Trained {
   SizedParameter operator()(const std::string& name, const std::vector<std::int64_t>& shape, bool as_computed) const {
     std::int64_t numel = 1;
     for (const auto size : shape) numel *= size;
-    return {.name = name,
-            .numel = numel,
-            .trainable = true,
-            .stored_as_computed = as_computed,
-            .state_bytes = optimizer_state_bytes(request.optim, name, shape)};
+    SizedParameter sized{.name = name,
+                         .numel = numel,
+                         .trainable = true,
+                         .stored_as_computed = as_computed,
+                         .state_bytes = optimizer_state_bytes(request.optim, name, shape)};
+    ModelTensor matrix;
+    matrix.name = name;
+    matrix.shape = shape;
+    if (is_low_rank_optimizer(request.optim) && is_linear(matrix)) {
+      const auto bytes = low_rank_bytes(request.optim, {}, shape[0], shape[1]);
+      sized.state_bytes = 0;
+      sized.own_state_bytes = bytes.kept;
+      sized.own_update_bytes = bytes.update;
+    }
+    return sized;
   }
 };
 

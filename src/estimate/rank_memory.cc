@@ -75,6 +75,8 @@ ModelSizes sizes_of(const std::vector<SizedParameter>& parameters) {
     whole[unit] += p.numel;
     if (!p.trainable) continue;
     s.state_bytes += p.state_bytes < 0 ? 8 * p.numel : p.state_bytes;
+    s.own_state_bytes += p.own_state_bytes;
+    s.own_update_bytes += p.own_update_bytes;
     if (unit.empty()) s.root_trainable += p.numel;
     buckets.add(unit, p.numel);
   }
@@ -129,7 +131,7 @@ Parts::Parts(const ModelSizes& s, const RankJob& job) {
   // What is mapped is one copy for all ranks of the host; what is cast, in small pieces, lies in slices.
   frozen = compute * s.frozen_mapped / job.ranks + compute * s.frozen_cast / slices;
   packed = s.packed_mapped_bytes / job.ranks + s.packed_read_bytes / slices;
-  state = s.state_bytes / slices;
+  state = s.state_bytes / slices + s.own_state_bytes;
   const bool widens = job.low_precision && (job.whole_masters || !multiplies_bfloat16());  // whole_masters: fp16
   const auto products = widens                                        ? Products::kWidened
                         : !job.low_precision && !multiplies_float32() ? Products::kTiles
@@ -196,7 +198,7 @@ RankPlan plan_in_memory(const Parts& p, const ModelSizes& s) {
   const std::int64_t first_sums = std::max(before, std::min(p.sums, 4 * heads / p.slices));
   const std::int64_t missing = std::min(p.sums - first_sums, 4 * (tables + s.largest_unit_trainable) / p.slices);
   return worst_of(
-      {{"update", with({{kSums, p.sums}})},
+      {{"update", with({{kSums, p.sums}, {kPiece, s.own_update_bytes}})},
        {"forward", with({{kAccumulated, p.accumulated}, {kSums, before}, {kKept, a.kept}, {kLoss, a.loss}})},
        {"backward", with({{kAccumulated, p.accumulated}, {kSums, first_sums}, {kKept, a.kept}, {kWorking, a.working}})},
        {"backward", with({{kSums, p.sums - missing}, {kKept, a.first}, {kWorking, a.working}})}});
@@ -216,7 +218,12 @@ RankPlan plan_on_disk(const Parts& p, const ModelSizes& s, const RankJob& job) {
   const std::int64_t piece = std::min(s.largest_leaf / p.slices, kOffloadedPiece);
   const std::int64_t update = 3 * 4 * piece + (p.whole ? weights - (job.low_precision ? 0 : 4 * piece) : 0);
   const auto& a = p.activations;
-  return worst_of({{"update", {{kSlots, p.slots}, {kGathered, p.gathered}, {kSums, p.sums}, {kPiece, update}}},
+  return worst_of({{"update",
+                    {{kSlots, p.slots},
+                     {kGathered, p.gathered},
+                     {kSums, p.sums},
+                     {kPiece, update + s.own_update_bytes},
+                     {kState, s.own_state_bytes}}},
                    {"forward",
                     {{kSlots, p.slots},
                      {kGathered, p.gathered},

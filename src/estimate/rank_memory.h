@@ -16,7 +16,8 @@ struct SizedParameter {
   bool stored_as_computed = true;  // its file has the dtype of the computation: it is mapped, not read and cast
   std::int64_t packed_bytes =
       0;  // of a frozen matrix of few bits; 0: it is dense. stored_as_computed: its file has it so
-  std::int64_t state_bytes = -1;  // of the optimizer, all ranks together; -1: AdamW's
+  std::int64_t state_bytes = -1;                           // of the optimizer, all ranks together; -1: AdamW's
+  std::int64_t own_state_bytes = 0, own_update_bytes = 0;  // of it on every rank, always and while it steps
 };
 
 /// Sums over a model whose blocks are units, in elements. "Root" is what lies in no block.
@@ -33,6 +34,7 @@ struct ModelSizes {
   std::int64_t packed_mapped_bytes = 0, packed_read_bytes = 0;  // in place in a file, or packed while they are read
   std::int64_t largest_unit_packed_bytes = 0;
   std::int64_t state_bytes = 0;  // of the optimizer
+  std::int64_t own_state_bytes = 0, own_update_bytes = 0;
   std::int64_t total() const { return trainable + frozen_mapped + frozen_cast + packed; }
 };
 

@@ -7,9 +7,12 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 
+#include "tensor/offload_store.h"
+#include "tensor/split_floats.h"
 #include "tessera/base/error.h"
 
 namespace tessera::optim {
@@ -65,15 +68,13 @@ void add_squares(const MatrixSlice& at, const Gradient<T>& g, double* rows, doub
   });
 }
 
+/// part(from, to): the sum over some elements.
 template <class F>
-double sum_chunks(std::int64_t n, const F& term) {
+double sum_chunks(std::int64_t n, const F& part) {
   std::vector<double> partial(static_cast<std::size_t>((n + kChunk - 1) / kChunk));
   at::parallel_for(0, static_cast<std::int64_t>(partial.size()), 1, [&](std::int64_t from, std::int64_t to) {
-    for (auto k = from; k < to; ++k) {
-      double sum = 0;
-      for (auto i = k * kChunk; i < std::min(n, (k + 1) * kChunk); ++i) sum += term(i);
-      partial[static_cast<std::size_t>(k)] = sum;
-    }
+    for (auto k = from; k < to; ++k)
+      partial[static_cast<std::size_t>(k)] = part(k * kChunk, std::min(n, (k + 1) * kChunk));
   });
   double total = 0;
   for (double x : partial) total += x;
@@ -89,14 +90,48 @@ struct Adafactor::Factored {
   at::Tensor row, col;            // matrix: 1-D, whole
   at::Tensor variance, exp_avg;   // 1-D, of the slice; variance: vectors only
   std::vector<double> row_scale;  // of this step: the second moment is row_scale[r] * col[c]
-  at::Tensor p, g;                // of this step: 1-D views of the slice; g undefined where the slice is empty
+  at::Tensor g;                   // of this step: a 1-D view of the slice; undefined where that is empty
   bool present = false;           // some rank has a gradient
   double lr = 0, decay = 1;       // of this step
   std::int64_t sums_at = 0;       // in sums_: ranks with a gradient, sum of p^2, then row and column sums
   double floor = 0;               // kTorch: the least second moment
 };
 
+/// A slice's parameters, a block at a time.
+template <class T>
+struct Adafactor::Values {
+  T* at;                              // of the first
+  const tensor::SplitFloats* halves;  // where there are, instead: elements from `offset` on
+  std::int64_t offset;
+
+  /// body(first, count, values) over elements [from, to); what it leaves in values is kept.
+  template <class Body>
+  void for_blocks(std::int64_t from, std::int64_t to, const Body& body, bool keeps) const {
+    if (!halves) return body(from, to - from, at + from);
+    std::array<float, 1024> buffer;
+    for (auto first = from; first < to; first += std::ssize(buffer)) {
+      const auto count = std::min<std::int64_t>(std::ssize(buffer), to - first);
+      halves->read(offset + first, count, buffer.data());
+      if constexpr (std::is_same_v<T, float>) body(first, count, buffer.data());
+      if (keeps) halves->write(offset + first, count, buffer.data());
+    }
+  }
+};
+
+template <class T>
+Adafactor::Values<T> Adafactor::values_of(const ParameterSlice& slice) const {
+  const auto& flat = parameters_[static_cast<std::size_t>(slice.parameter)];
+  if (const auto* halves = offload_ ? offload_->halves_of(flat) : nullptr)
+    return {nullptr, halves, slice.parameter_offset};
+  return {flat.mutable_data_ptr<T>() + slice.parameter_offset, nullptr, 0};
+}
+
 Adafactor::~Adafactor() = default;
+
+void Adafactor::keep_state_in(std::shared_ptr<tensor::OffloadStore> offload) {
+  offload_ = std::move(offload);
+  if (offload_) offload_->accept_halves();
+}
 
 Adafactor::Adafactor(std::vector<at::Tensor> parameters, std::vector<ParameterSlice> slices,
                      const AdafactorOptions& options, std::shared_ptr<comm::Communicator> group)
@@ -144,20 +179,23 @@ void Adafactor::sum_rows_and_columns() {
   for (std::size_t i = 0; i < parts_.size(); ++i) {
     auto& f = parts_[i];
     const auto& slice = slices_[i];
-    f.p = f.g = at::Tensor();
+    f.g = at::Tensor();
     if (slice.numel == 0) continue;
     const auto& flat = parameters_[static_cast<std::size_t>(slice.parameter)];
     if (!flat.grad().defined()) continue;
-    f.p = flat.detach().view(-1).narrow(0, slice.parameter_offset, slice.numel);
     f.g = flat.grad().reshape(-1).narrow(0, slice.parameter_offset, slice.numel).to(flat.scalar_type());
     auto* sums = sums_.mutable_data_ptr<double>() + f.sums_at;
-    AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, f.p.scalar_type(), "adafactor", [&] {
-      const auto* p = f.p.const_data_ptr<scalar_t>();
+    AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, f.g.scalar_type(), "adafactor", [&] {
       const Gradient<scalar_t> g{f.g.const_data_ptr<scalar_t>(), gradient_factor_};
       sums[0] = 1;
-      sums[1] = sum_chunks(slice.numel, [p](std::int64_t k) {
-        const auto x = static_cast<double>(p[k]);
-        return x * x;
+      const auto values = values_of<scalar_t>(slice);
+      sums[1] = sum_chunks(slice.numel, [&](std::int64_t from, std::int64_t to) {
+        double sum = 0;
+        const auto add = [&](std::int64_t, std::int64_t count, const scalar_t* p) {
+          for (std::int64_t k = 0; k < count; ++k) sum += static_cast<double>(p[k]) * static_cast<double>(p[k]);
+        };
+        values.for_blocks(from, to, add, /*keeps=*/false);
+        return sum;
       });
       if (f.matrix) add_squares(f.place, g, sums + 2, sums + 2 + f.row.numel());
     });
@@ -261,7 +299,7 @@ void Adafactor::sum_updates() {
   for (std::size_t i = 0; i < parts_.size(); ++i) {
     auto& f = parts_[i];
     if (!f.g.defined()) continue;
-    AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, f.p.scalar_type(), "adafactor", [&] {
+    AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, f.g.scalar_type(), "adafactor", [&] {
       using A = std::conditional_t<std::is_same_v<scalar_t, double>, double, float>;
       const Gradient<scalar_t> g{f.g.const_data_ptr<scalar_t>(), gradient_factor_};
       auto* variance = f.matrix ? nullptr : f.variance.mutable_data_ptr<A>();
@@ -290,26 +328,30 @@ void Adafactor::sum_updates() {
 }
 
 void Adafactor::apply() {
-  for (auto& f : parts_) {
+  for (std::size_t i = 0; i < parts_.size(); ++i) {
+    auto& f = parts_[i];
     if (!f.g.defined()) continue;
-    AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, f.p.scalar_type(), "adafactor", [&] {
+    AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, f.g.scalar_type(), "adafactor", [&] {
       using A = std::conditional_t<std::is_same_v<scalar_t, double>, double, float>;
-      auto* p = f.p.mutable_data_ptr<scalar_t>();
+      const auto values = values_of<scalar_t>(slices_[i]);
       const Gradient<scalar_t> g{f.g.const_data_ptr<scalar_t>(), gradient_factor_};
       const auto* variance = f.matrix ? nullptr : f.variance.const_data_ptr<A>();
       const auto* col = f.matrix ? f.col.const_data_ptr<A>() : nullptr;
       auto* average = f.exp_avg.defined() ? f.exp_avg.mutable_data_ptr<A>() : nullptr;
       const auto lr = static_cast<A>(f.lr), decay = static_cast<A>(f.decay), beta1 = static_cast<A>(options_.beta1);
-      at::parallel_for(0, f.p.numel(), 1 << 15, [&](std::int64_t from, std::int64_t to) {
-        for_each_update<scalar_t, A>({f.place, f.row_scale.data(), col, variance, f.floor}, from, to, g,
-                                     [&](std::int64_t k, A u) {
-                                       auto change = u * lr;
-                                       if (average) change = average[k] = average[k] * beta1 + change * (1 - beta1);
-                                       p[k] = static_cast<scalar_t>(static_cast<A>(p[k]) * decay - change);
-                                     });
+      at::parallel_for(0, f.g.numel(), 1 << 15, [&](std::int64_t from, std::int64_t to) {
+        const auto update = [&](std::int64_t first, std::int64_t count, scalar_t* p) {
+          for_each_update<scalar_t, A>(
+              {f.place, f.row_scale.data(), col, variance, f.floor}, first, first + count, g, [&](std::int64_t k, A u) {
+                auto change = u * lr;
+                if (average) change = average[k] = average[k] * beta1 + change * (1 - beta1);
+                p[k - first] = static_cast<scalar_t>(static_cast<A>(p[k - first]) * decay - change);
+              });
+        };
+        values.for_blocks(from, to, update, /*keeps=*/true);
       });
     });
-    f.p = f.g = at::Tensor();
+    f.g = at::Tensor();
   }
   for (auto& p : parameters_)
     if (p.grad().defined()) p.unsafeGetTensorImpl()->bump_version();  // written behind autograd's back

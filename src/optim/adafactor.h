@@ -24,7 +24,8 @@ struct AdafactorOptions {
 
 /// step() is collective: the sums over rows, columns and elements of a parameter that several ranks hold are added over
 /// the group in fp64, two reductions for all parameters together. Row and column states are whole on every rank (they
-/// are small), all others lie as the slices do. Statistics are fp32 for 16-bit parameters.
+/// are small), all others lie as the slices do. Statistics are fp32 for 16-bit parameters. Masters may be in halves;
+/// states stay in memory.
 class Adafactor final : public Optimizer {
  public:
   Adafactor(std::vector<at::Tensor> parameters, std::vector<ParameterSlice> slices, const AdafactorOptions& options,
@@ -33,9 +34,14 @@ class Adafactor final : public Optimizer {
   void step() override;
   bool collective() const override { return true; }
   std::vector<StateSlice> state() override;
+  void keep_state_in(std::shared_ptr<tensor::OffloadStore> offload) override;
 
  private:
   struct Factored;
+  template <class T>
+  struct Values;
+  template <class T>
+  Values<T> values_of(const ParameterSlice& slice) const;
   void sum_rows_and_columns();
   void update_moments();
   void sum_updates();
@@ -43,6 +49,7 @@ class Adafactor final : public Optimizer {
 
   AdafactorOptions options_;
   std::shared_ptr<comm::Communicator> group_;
+  std::shared_ptr<tensor::OffloadStore> offload_;
   std::vector<Factored> parts_;  // by slice
   at::Tensor sums_;              // 1-D, fp64: what is added over the ranks
 };

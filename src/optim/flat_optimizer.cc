@@ -1,6 +1,7 @@
 #include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
 #include <array>
@@ -43,6 +44,39 @@ FlatOptimizer::FlatOptimizer(std::vector<at::Tensor> parameters, std::vector<Par
   TESSERA_CHECK(names_.size() <= kMaxStates, "a rule has at most three states");
   initial_.assign(names_.size(), 0.0);
   dtypes_.resize(names_.size());
+  find_ranges();
+}
+
+/// Narrow gaps between slices, as alignment leaves them, are kept: a whole parameter is one range.
+void FlatOptimizer::find_ranges() {
+  constexpr std::int64_t kWideGap = 1 << 12;  // elements
+  auto sorted = slices_;
+  std::erase_if(sorted, [](const auto& slice) { return slice.numel == 0; });
+  std::sort(sorted.begin(), sorted.end(),
+            [](const auto& a, const auto& b) { return a.parameter_offset < b.parameter_offset; });
+  ranges_.resize(parameters_.size());
+  for (std::size_t flat = 0; flat < parameters_.size(); ++flat) {
+    auto& ranges = ranges_[flat];
+    const auto numel = parameters_[flat].numel();
+    std::int64_t covered = 0;
+    const auto add = [&](std::int64_t begin, std::int64_t end) {
+      const auto after = ranges.empty() ? 0 : ranges.back().end;
+      if (begin - after >= kWideGap || ranges.empty())
+        ranges.push_back({begin - after < kWideGap ? after : begin, end, covered});
+      ranges.back().end = std::max(end, ranges.back().end);
+      covered = ranges.back().state + ranges.back().end - ranges.back().begin;
+    };
+    for (const auto& slice : sorted)
+      if (slice.parameter == static_cast<std::int64_t>(flat))
+        add(slice.parameter_offset, slice.parameter_offset + slice.numel);
+    if (!ranges.empty() && numel - ranges.back().end < kWideGap) ranges.back().end = numel;
+  }
+}
+
+std::int64_t FlatOptimizer::state_offset(const ParameterSlice& slice) const {
+  for (const auto& range : ranges_[static_cast<std::size_t>(slice.parameter)])
+    if (slice.parameter_offset < range.end) return range.state + slice.parameter_offset - range.begin;
+  return 0;
 }
 
 void FlatOptimizer::keep_state_in(std::shared_ptr<tensor::OffloadStore> offload) {
@@ -51,21 +85,23 @@ void FlatOptimizer::keep_state_in(std::shared_ptr<tensor::OffloadStore> offload)
   if (offload_) offload_->accept_halves();
 }
 
-at::Tensor FlatOptimizer::allocate_state(std::size_t state, const at::Tensor& parameter) const {
+at::Tensor FlatOptimizer::allocate_state(std::size_t state, std::size_t flat) const {
+  const auto& parameter = parameters_[flat];
+  const auto& ranges = ranges_[flat];
   const auto dtype = dtypes_[state].value_or(parameter.scalar_type());
-  const auto t = offload_ ? offload_->allocate(parameter.numel(), dtype)
-                          : tensor::lasting_zeros(parameter.numel(), dtype, parameter.device());
-  return t.view_as(parameter);
+  const auto numel = ranges.empty() ? 0 : ranges.back().state + ranges.back().end - ranges.back().begin;
+  const auto t = offload_ ? offload_->allocate(numel, dtype) : tensor::lasting_zeros(numel, dtype, parameter.device());
+  return numel == parameter.numel() ? t.view_as(parameter) : t;
 }
 
 void FlatOptimizer::allocate_states() {
   if (!states_.empty()) return;
   states_.resize(names_.size());
   for (std::size_t s = 0; s < names_.size(); ++s) {
-    for (const auto& p : parameters_) {
+    for (std::size_t i = 0; i < parameters_.size(); ++i) {
       auto& t = states_[s].emplace_back();
       if (names_[s].empty()) continue;
-      t = allocate_state(s, p);
+      t = allocate_state(s, i);
       if (initial_[s] != 0) t.fill_(initial_[s]);
     }
   }
@@ -73,7 +109,7 @@ void FlatOptimizer::allocate_states() {
 
 void FlatOptimizer::add_passing_state(std::size_t state) {
   allocate_states();
-  for (std::size_t i = 0; i < parameters_.size(); ++i) states_[state][i] = allocate_state(state, parameters_[i]);
+  for (std::size_t i = 0; i < parameters_.size(); ++i) states_[state][i] = allocate_state(state, i);
 }
 
 void FlatOptimizer::drop_passing_state(std::size_t state) {
@@ -122,7 +158,8 @@ void FlatOptimizer::update_all(const Update& update) {
   for (const auto& slice : slices_) {
     if (slice.numel == 0) continue;
     const auto flat = static_cast<std::size_t>(slice.parameter);
-    update_anywhere(slice, states_[0][flat], update);  // any numbers of the right dtype
+    const auto& any = states_[0][flat];  // numbers of the right dtype, that nobody reads
+    update_anywhere(slice, any.numel() == parameters_[flat].numel() ? any : at::zeros_like(parameters_[flat]), update);
     parameters_[flat].unsafeGetTensorImpl()->bump_version();
   }
 }
@@ -165,7 +202,7 @@ void FlatOptimizer::update_slice(const ParameterSlice& slice, const at::Tensor& 
     const auto* g = grad.const_data_ptr<scalar_t>() + slice.parameter_offset;
     const auto s = states_of<scalar_t>(states_, static_cast<std::size_t>(slice.parameter));
     at::parallel_for(0, slice.numel, kGrain, [&](std::int64_t begin, std::int64_t end) {
-      update_range(scalars, end - begin, p + begin, g + begin, from(s, slice.parameter_offset + begin));
+      update_range(scalars, end - begin, p + begin, g + begin, from(s, state_offset(slice) + begin));
     });
   });
 }
@@ -173,13 +210,14 @@ void FlatOptimizer::update_slice(const ParameterSlice& slice, const at::Tensor& 
 /// On the device where the parameter lies.
 void FlatOptimizer::update_elsewhere(const ParameterSlice& slice, const at::Tensor& grad, const Update& scalars) {
   const auto flat = static_cast<std::size_t>(slice.parameter);
-  const auto range = [&](const at::Tensor& t) {
-    return t.detach().view(-1).narrow(0, slice.parameter_offset, slice.numel);
+  const auto range = [&](const at::Tensor& t, std::int64_t begin) {
+    return t.detach().view(-1).narrow(0, begin, slice.numel);
   };
   std::array<at::Tensor, kMaxStates> states;
   for (std::size_t k = 0; k < states_.size(); ++k)
-    if (states_[k][flat].defined()) states[k] = range(states_[k][flat]);
-  update_on_device(scalars, range(parameters_[flat]), range(grad), states);
+    if (states_[k][flat].defined()) states[k] = range(states_[k][flat], state_offset(slice));
+  update_on_device(scalars, range(parameters_[flat], slice.parameter_offset), range(grad, slice.parameter_offset),
+                   states);
 }
 
 /// Through blocks of float32 that stay in the first cache.
@@ -192,7 +230,7 @@ void FlatOptimizer::update_mixed(const ParameterSlice& slice, const at::Tensor& 
   std::array<FlatNumbers, kMaxStates> s;
   for (std::size_t k = 0; k < states_.size(); ++k)
     if (const auto& t = states_[k][flat]; t.defined()) s[k] = {t.mutable_data_ptr(), t.scalar_type()};
-  const auto first = slice.parameter_offset;
+  const auto first = slice.parameter_offset, to_state = state_offset(slice) - first;
   at::parallel_for(first, first + slice.numel, kGrain, [&](std::int64_t begin, std::int64_t end) {
     constexpr std::int64_t kBlock = 512;  // as far as is fetched ahead (update.cc)
     alignas(64) std::array<std::array<float, kBlock>, kMaxStates + 2> blocks;
@@ -200,12 +238,12 @@ void FlatOptimizer::update_mixed(const ParameterSlice& slice, const at::Tensor& 
       const auto count = std::min(kBlock, end - at);
       States<float> states{};
       for (std::size_t k = 0; k < kMaxStates; ++k)
-        if (s[k].data) states[k] = s[k].read(at, count, blocks[k].data());
+        if (s[k].data) states[k] = s[k].read(at + to_state, count, blocks[k].data());
       auto* values = p.read(at, count, blocks[kMaxStates].data());
       update_range(scalars, count, values, g.read(at, count, blocks[kMaxStates + 1].data()), states);
       p.write(at, count, values);
       for (std::size_t k = 0; k < kMaxStates; ++k)
-        if (s[k].data) s[k].write(at, count, states[k]);
+        if (s[k].data) s[k].write(at + to_state, count, states[k]);
     }
   });
 }
@@ -232,12 +270,12 @@ void FlatOptimizer::update_offloaded(const ParameterSlice& slice, const at::Tens
 void FlatOptimizer::for_offloaded(const ParameterSlice& slice, OffloadAction action) const {
   const auto flat = static_cast<std::size_t>(slice.parameter);
   if (slice.numel == 0) return;
-  const auto range = [&](const at::Tensor& t) {
-    return t.detach().view(-1).narrow(0, slice.parameter_offset, slice.numel);
+  const auto range = [&](const at::Tensor& t, std::int64_t begin) {
+    return t.detach().view(-1).narrow(0, begin, slice.numel);
   };
-  ((*offload_).*action)(range(parameters_[flat]));
+  ((*offload_).*action)(range(parameters_[flat], slice.parameter_offset));
   for (const auto& state : states_)
-    if (state[flat].defined()) ((*offload_).*action)(range(state[flat]));
+    if (state[flat].defined()) ((*offload_).*action)(range(state[flat], state_offset(slice)));
 }
 
 std::vector<StateSlice> FlatOptimizer::state() {
@@ -253,7 +291,7 @@ std::vector<StateSlice> FlatOptimizer::state() {
         const auto flat = static_cast<std::size_t>(std::max<std::int64_t>(slice.parameter, 0));
         const auto& whole = states_[k].at(flat);
         result.push_back({slice.name, names_[k], slice.shape, slice.offset,
-                          whole.view(-1).narrow(0, slice.numel > 0 ? slice.parameter_offset : 0, slice.numel), false});
+                          whole.view(-1).narrow(0, slice.numel > 0 ? state_offset(slice) : 0, slice.numel), false});
       }
     }
     first = last;

@@ -68,6 +68,7 @@ void WholeParameterOptimizer::step() {
 double WholeParameterOptimizer::sum_of_slice(const ParameterSlice& slice, const at::Tensor& grad) {
   const auto gradients = numbers_of(grad);
   const auto state = numbers_of(state_tensor(summed_state(), static_cast<std::size_t>(slice.parameter)));
+  const auto begin = state_offset(slice);
   std::vector<double> partial(static_cast<std::size_t>((slice.numel + kSummedChunk - 1) / kSummedChunk));
   at::parallel_for(0, static_cast<std::int64_t>(partial.size()), 1, [&](std::int64_t from, std::int64_t to) {
     std::array<float, kSummedBlock> g, s;
@@ -76,7 +77,7 @@ double WholeParameterOptimizer::sum_of_slice(const ParameterSlice& slice, const 
         const auto count = std::min(kSummedBlock, slice.numel - at);
         partial[static_cast<std::size_t>(chunk)] +=
             sum(count, gradients.read(slice.parameter_offset + at, count, g.data()),
-                state.read(slice.parameter_offset + at, count, s.data()));
+                state.read(begin + at, count, s.data()));
       }
   });
   double total = 0;

@@ -10,6 +10,7 @@
 #include <set>
 
 #include "base/json_text.h"
+#include "base/low_rank_optimizer.h"
 #include "base/quantity_text.h"
 #include "config/byte_size.h"
 #include "estimate/adapter_formulas.h"
@@ -17,6 +18,7 @@
 #include "families/families.h"
 #include "fsdp/plan/mesh.h"
 #include "models/check_sizes.h"
+#include "optim/optim_args.h"
 #include "peft/adapter_config.h"
 #include "peft/methods/adalora.h"
 #include "peft/methods/ia3.h"
@@ -27,6 +29,7 @@
 #include "tessera/io/tensor_source.h"
 #include "tessera/nn/packed_weight.h"
 #include "tessera/tensor/allocator.h"
+#include "train/low_rank_targets.h"
 
 namespace tessera::tasks {
 namespace {
@@ -76,8 +79,17 @@ bool is_mapped(const std::string& name, const at::Tensor& p, bool packed, const 
 }
 
 std::vector<estimate::SizedParameter> parameters_of(const Assembled& model, const fsdp::FsdpOptions& fsdp,
-                                                    const std::string& optim) {
+                                                    const PlanSettings& settings) {
+  const auto& optim = settings.optim;
   const nn::DenseElements elements(*model.model);
+  std::set<std::string> low_rank;
+  estimate::LowRankShape shape;
+  if (is_low_rank_optimizer(optim)) {
+    low_rank = train::low_rank_weights(settings.optim_target_modules, *model.model);
+    optim::OptimArgs args(settings.optim_args, optim);
+    args.take("rank", &shape.rank);
+    args.take("proj_type", &shape.proj_type, {"std", "reverse_std", "left", "right", "full"});
+  }
   const bool allocates = model.adapters && dynamic_cast<const peft::AdaLora*>(model.adapters->method.get());
   std::vector<estimate::SizedParameter> out;
   for (const auto& item : model.model->named_parameters()) {
@@ -86,6 +98,12 @@ std::vector<estimate::SizedParameter> parameters_of(const Assembled& model, cons
     estimate::SizedParameter sized{.name = item.key(), .numel = p.numel(), .trainable = p.requires_grad()};
     if (sized.trainable && estimate::is_known_optimizer(optim))
       sized.state_bytes = estimate::optimizer_state_bytes(optim, item.key(), p.sizes().vec());
+    if (sized.trainable && low_rank.contains(item.key()) && p.dim() == 2) {
+      const auto bytes = estimate::low_rank_bytes(optim, shape, p.size(0), p.size(1));
+      sized.state_bytes = 0;
+      sized.own_state_bytes = bytes.kept;
+      sized.own_update_bytes = bytes.update;
+    }
     const bool of_factor = item.key().find(".lora_") != std::string::npos;
     if (sized.trainable && allocates && of_factor && sized.state_bytes >= 0)
       sized.state_bytes += estimate::rank_allocation_bytes(sized.numel);
@@ -198,7 +216,7 @@ int hosts_of(const comm::Communicator& group) {
 
 estimate::RankPlan plan_rank(const Assembled& model, const fsdp::FsdpOptions& fsdp, const PlanSettings& settings,
                              const comm::Communicator& group) {
-  const auto parameters = parameters_of(model, fsdp, settings.optim);
+  const auto parameters = parameters_of(model, fsdp, settings);
   if (fsdp::is_resident(fsdp)) {
     std::int64_t largest = 0;
     for (const auto& p : parameters) largest = std::max(largest, p.numel);
@@ -217,7 +235,7 @@ estimate::RankPlan plan_rank(const Assembled& model, const fsdp::FsdpOptions& fs
 estimate::RankPlan plan_device(const Assembled& model, const fsdp::FsdpOptions& fsdp, const PlanSettings& settings,
                                const comm::Communicator& group) {
   if (fsdp.device.is_cpu()) return {};
-  const auto parameters = parameters_of(model, fsdp, settings.optim);
+  const auto parameters = parameters_of(model, fsdp, settings);
   return estimate::plan_device(estimate::sizes_of(parameters), device_job(model, fsdp, settings, group, parameters));
 }
 

@@ -5,6 +5,7 @@
 #include <iosfwd>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "estimate/plan_request.h"
 #include "report/memory_watch.h"
@@ -14,7 +15,8 @@ namespace tessera::tasks {
 
 struct PlanSettings {
   std::string model_folder;
-  std::string optim;
+  std::string optim, optim_args = "";
+  std::vector<std::string> optim_target_modules = {};
   estimate::BatchShape batch = {};  // without checkpointing: that is in the options of sharding
 };
 

@@ -244,7 +244,11 @@ void TrainingJob::plan_memory(const Assembled& model, const fsdp::FsdpOptions& f
       .length = longest_row(),
       .accumulation = estimate::accumulation_of(arguments_.gradient_accumulation_steps, arguments_.sync_each_batch,
                                                 group_->size())};
-  const PlanSettings planned{.model_folder = folder_, .optim = arguments_.optim, .batch = batch};
+  const PlanSettings planned{.model_folder = folder_,
+                             .optim = arguments_.optim,
+                             .optim_args = arguments_.optim_args,
+                             .optim_target_modules = arguments_.optim_target_modules,
+                             .batch = batch};
   plan_ = plan_rank(model, fsdp, planned, *group_);
   device_plan_ = plan_device(model, fsdp, planned, *group_);
   const auto settings = launch();

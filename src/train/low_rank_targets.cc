@@ -22,10 +22,6 @@ bool is_target(const std::vector<std::string>& targets, const std::string& modul
 
 }  // namespace
 
-bool is_low_rank_optimizer(const std::string& optim) {
-  return optim.starts_with("galore_") || optim.starts_with("apollo_");
-}
-
 void check_low_rank_targets(const std::vector<std::string>& targets, const std::string& optim) {
   const auto fail = [](const std::string& what) { throw ConfigError(what, "optim_target_modules"); };
   if (targets.empty())
@@ -37,26 +33,41 @@ void check_low_rank_targets(const std::vector<std::string>& targets, const std::
     }
 }
 
-void mark_low_rank(const std::vector<std::string>& targets, nn::HookedModule& modules,
-                   std::vector<optim::ParameterSlice>& slices) {
-  std::set<std::string> weights;
-  std::string example;
+namespace {
+
+std::vector<std::string> linear_layers(nn::HookedModule& modules) {
+  std::vector<std::string> names;
   for (const auto& item : modules.named_modules("", /*include_self=*/false)) {
     const auto* linear = dynamic_cast<const nn::Linear*>(item.value().get());
-    if (!linear || linear->weight_layout() != nn::WeightLayout::kOutIn) continue;  // transformers' Conv1D is none
-    example = item.key();
-    if (is_target(targets, item.key())) weights.insert(item.key() + ".weight");
+    if (linear && linear->weight_layout() == nn::WeightLayout::kOutIn)  // transformers' Conv1D is none
+      names.push_back(item.key());
   }
+  return names;
+}
+
+}  // namespace
+
+std::set<std::string> low_rank_weights(const std::vector<std::string>& targets, nn::HookedModule& modules) {
+  std::set<std::string> weights;
+  for (const auto& name : linear_layers(modules))
+    if (is_target(targets, name)) weights.insert(name + ".weight");
+  return weights;
+}
+
+void mark_low_rank(const std::vector<std::string>& targets, nn::HookedModule& modules,
+                   std::vector<optim::ParameterSlice>& slices) {
+  const auto weights = low_rank_weights(targets, modules);
   bool any = false;
   for (auto& slice : slices) {
     slice.low_rank = slice.shape.size() == 2 && weights.contains(slice.name);
     any = any || slice.low_rank;
   }
-  if (!any)
-    throw ConfigError(
-        fmt::format("--optim_target_modules {}: no trained weight of a linear layer is among them{}",
-                    fmt::join(targets, ","), example.empty() ? "" : "; the last linear layer is '" + example + "'"),
-        "optim_target_modules");
+  if (any) return;
+  const auto layers = linear_layers(modules);
+  throw ConfigError(
+      fmt::format("--optim_target_modules {}: no trained weight of a linear layer is among them{}",
+                  fmt::join(targets, ","), layers.empty() ? "" : "; the last linear layer is '" + layers.back() + "'"),
+      "optim_target_modules");
 }
 
 }  // namespace tessera::train

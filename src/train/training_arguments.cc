@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/env.h"
+#include "base/low_rank_optimizer.h"
 #include "base/nearest.h"
 #include "tessera/base/error.h"
 #include "tessera/nn/embedding.h"

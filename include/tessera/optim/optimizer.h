@@ -66,8 +66,8 @@ class Optimizer {
   virtual std::vector<StateSlice> state() = 0;
 
   /// Before the first step or state(): state tensors as large as the parameters are kept there (null: in memory), and
-  /// both they and the parameters are evicted as step() is done with them. Rules that treat every element alone then
-  /// take masters in halves as well (fsdp: parameters() loses its memory). Rules with small states ignore it.
+  /// both they and the parameters are evicted as step() is done with them. Built-in
+  /// rules then take masters in halves as well (fsdp: parameters() loses its memory). Small states stay in memory.
   virtual void keep_state_in(std::shared_ptr<tensor::OffloadStore> /*offload*/) {}
 
   /// True for rules whose result is not what they train: an average of where they were (schedule-free).
@@ -124,8 +124,10 @@ class FlatOptimizer : public Optimizer {
   virtual Update update(double lr, double weight_decay) const = 0;
   /// The same for one slice, at its rate and decay; for rules that know more about its parameter.
   virtual Update update_of(const ParameterSlice& slice) const;
-  /// State number `state` of flat parameter `flat`.
+  /// State number `state` of flat parameter `flat`, without the elements of wide ranges that no slice has.
   const at::Tensor& state_tensor(std::size_t state, std::size_t flat);
+  /// Where the state of a slice's first element is in it.
+  std::int64_t state_offset(const ParameterSlice& slice) const;
   /// Fills a state tensor; for rules whose state does not begin at zero.
   void fill_state(std::size_t state, double value);
   /// Before the first step: a dtype for a state that is not the parameters'.
@@ -138,7 +140,8 @@ class FlatOptimizer : public Optimizer {
 
  private:
   void allocate_states();
-  at::Tensor allocate_state(std::size_t state, const at::Tensor& parameter) const;
+  at::Tensor allocate_state(std::size_t state, std::size_t flat) const;
+  void find_ranges();
   void update_anywhere(const ParameterSlice& slice, const at::Tensor& grad, const Update& scalars);
   void update_slice(const ParameterSlice& slice, const at::Tensor& grad, const Update& scalars);
   Update scalars_of(const ParameterSlice& slice) const;
@@ -153,6 +156,10 @@ class FlatOptimizer : public Optimizer {
   std::vector<double> initial_;                        // by name
   std::vector<std::optional<at::ScalarType>> dtypes_;  // by name; unset: the parameters'
   std::vector<std::vector<at::Tensor>> states_;        // by name and flat parameter; empty until they are needed
+  struct Range {
+    std::int64_t begin, end, state;  // of elements of the parameter; where their state begins
+  };
+  std::vector<std::vector<Range>> ranges_;  // of flat parameters, those that have state
   std::shared_ptr<tensor::OffloadStore> offload_;
 };
 
