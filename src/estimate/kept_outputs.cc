@@ -25,16 +25,16 @@ std::optional<std::int64_t> kept_of_heads(const DecoderConfig& c, const std::str
 }
 
 /// The two branches' last projections stand for the residual stream, which a norm keeps after each of them; if both
-/// branches read the same, once. A norm of a branch's result keeps that. Each expert gets a copy of its tokens; its
-/// result is kept for the gradient of its weight, and the product of the two, which is added to the tokens' sums. That
-/// of the expert for all tokens is kept for the gradient of its gate.
+/// branches read the same, once. A norm of a branch's result keeps that. Each expert gets a copy of its tokens, and its
+/// result is kept for the gradient of its weight. That of the expert for all tokens is kept for the gradient of its
+/// gate.
 std::optional<std::int64_t> kept_of_branch(const DecoderConfig& c, const std::string& module) {
   const auto hidden = c.hidden_size;
   if (has_suffix(module, c.names.attention + "." + c.names.o))
     return hidden * (c.names.after_attention.empty() ? 1 : 2);
   if (has_suffix(module, "shared_expert." + c.names.down)) return hidden;
   if (module.find(".experts.") != std::string::npos) {
-    constexpr std::int64_t kCopies = 3;
+    constexpr std::int64_t kCopies = 2;
     if (!has_suffix(module, c.names.down)) return std::nullopt;
     return hidden * (kCopies + (has_suffix(module, "experts.0." + c.names.down) ? 1 : 0));
   }

@@ -115,10 +115,4 @@ at::Tensor lookup(const at::Tensor& table, const at::Tensor& ids, std::int64_t p
   return at::embedding(table, tensor::beside(ids, table), std::max<std::int64_t>(padding_idx, -1));
 }
 
-at::Tensor add_weighted_rows(const at::Tensor& out, const at::Tensor& y, const at::Tensor& weights,
-                             const at::Tensor& tokens) {
-  const auto products = y * weights.unsqueeze(1);
-  return tokens.defined() ? out.index_add(0, tokens, products) : out + products;
-}
-
 }  // namespace tessera::nn::composite

@@ -24,9 +24,6 @@ at::Tensor lookup(const at::Tensor& table, const at::Tensor& ids, std::int64_t p
 /// piece: logits that exist at a time, in float32.
 at::Tensor linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels,
                                 const CrossEntropyOptions& options, std::int64_t piece = 1 << 27);
-/// Not in place.
-at::Tensor add_weighted_rows(const at::Tensor& out, const at::Tensor& y, const at::Tensor& weights,
-                             const at::Tensor& tokens);
 at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionOptions& options,
                      const ScoreTerms& terms);
 

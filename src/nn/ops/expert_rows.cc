@@ -1,5 +1,6 @@
 #include "nn/ops/expert_rows.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/index_select.h>
 #include <ATen/ops/zeros.h>
@@ -7,7 +8,6 @@
 
 #include <vector>
 
-#include "nn/composite/composite.h"
 #include "nn/kernels/layer_norm_kernels.h"
 #include "nn/kernels/row_sums.h"
 #include "nn/ops/device.h"
@@ -31,11 +31,17 @@ class TokenOfRow {
   const std::int64_t* tokens_;
 };
 
-/// to[tokens[i]] += scale(i) * from[i], each product rounded to the tensors' dtype.
-template <class Scale>
-void add_rows(const at::Tensor& to, const at::Tensor& from, const at::Tensor& tokens, const Scale& scale) {
+/// to[tokens[i]] += weights[i] * from[i], each product rounded to the tensors' dtype; without weights += from[i].
+void add_rows(const at::Tensor& to, const at::Tensor& from, const at::Tensor& weights, const at::Tensor& tokens) {
+  if (!has_kernels(to)) {
+    const auto products = weights.defined() ? from * weights.unsqueeze(1) : from;
+    tokens.defined() ? to.index_add_(0, tokens, products) : to.add_(products);
+    return;
+  }
   const std::int64_t n = from.size(1);
   const TokenOfRow token(tokens);
+  const auto factors = weights.defined() ? weights.to(at::kFloat).contiguous() : at::Tensor();
+  const auto* factor = factors.defined() ? factors.const_data_ptr<float>() : nullptr;
   AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, to.scalar_type(), "add_rows", [&] {
     auto* sums = to.mutable_data_ptr<scalar_t>();
     const auto* x = from.const_data_ptr<scalar_t>();
@@ -44,8 +50,8 @@ void add_rows(const at::Tensor& to, const at::Tensor& from, const at::Tensor& to
       std::vector<scalar_t> rounded(n);
       for (std::int64_t i = first; i < last; ++i) {
         read_floats(x + i * n, product.data(), n);
-        if (const float factor = scale(i); factor != 1.0f) {
-          kernels::scale_row(product.data(), factor, n);
+        if (factor) {
+          kernels::scale_row(product.data(), factor[i], n);
           write_floats(product.data(), rounded.data(), n);
           read_floats(rounded.data(), product.data(), n);
         }
@@ -68,57 +74,68 @@ class TakeRows : public torch::autograd::Function<TakeRows> {
     const auto &g = grads[0], &rest = grads[1];
     if (!g.defined()) return {rest, at::Tensor()};
     const auto gx = rest.defined() ? rest : at::zeros({ctx->saved_data["rows"].toInt(), g.size(1)}, g.options());
-    add_rows(gx, g.contiguous(), ctx->get_saved_variables()[0], [](std::int64_t) { return 1.0f; });
+    add_rows(gx, g.contiguous(), /*weights=*/{}, ctx->get_saved_variables()[0]);
     return {gx, at::Tensor()};
   }
 };
+
+/// The gradients of y and of the weights, from that of all tokens.
+void split_gradient(const at::Tensor& g, const at::Tensor& y, const at::Tensor& weights, const at::Tensor& tokens,
+                    at::Tensor& gy, at::Tensor& gweights) {
+  if (!has_kernels(g)) {
+    const auto rows = tokens.defined() ? g.index_select(0, tokens) : g;
+    gy = rows * weights.unsqueeze(1);
+    gweights = (rows * y).sum(1);
+    return;
+  }
+  const std::int64_t n = g.size(1);
+  const auto factors = weights.to(at::kFloat).contiguous(), dots = at::empty_like(factors);
+  gy = at::empty_like(y);
+  const auto* factor = factors.const_data_ptr<float>();
+  auto* dot = dots.mutable_data_ptr<float>();
+  const TokenOfRow token(tokens);
+  for_rows(y.size(0), n, [&](std::int64_t first, std::int64_t last) {
+    ReadRow of_y(y, n), of_g(g, n);
+    WriteRow result(gy, n);
+    for (std::int64_t i = first; i < last; ++i) {
+      const float* row = of_g.at(token(i) * n);
+      dot[i] = kernels::dot(row, of_y.at(i * n), n);
+      float* to = result.at(i * n);
+      std::copy_n(row, n, to);
+      kernels::scale_row(to, factor[i], n);
+      result.store();
+    }
+  });
+  gweights = dots.to(weights.scalar_type());
+}
 
 class AddWeightedRows : public torch::autograd::Function<AddWeightedRows> {
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& out, const at::Tensor& y_in,
                             const at::Tensor& weights, const std::optional<at::Tensor>& tokens) {
-    const auto y = y_in.contiguous(), factors = weights.to(at::kFloat).contiguous();
-    const auto* factor = factors.const_data_ptr<float>();
-    add_rows(out, y, tokens.value_or(at::Tensor()), [&](std::int64_t i) { return factor[i]; });
+    const auto y = y_in.contiguous();
+    add_rows(out, y, weights, tokens.value_or(at::Tensor()));
     ctx->mark_dirty({out});
-    ctx->save_for_backward({y, factors, tokens.value_or(at::Tensor())});
+    ctx->save_for_backward({y, weights, tokens.value_or(at::Tensor())});
     return out;
   }
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const auto saved = ctx->get_saved_variables();
-    const auto g = grads[0].contiguous();
-    const std::int64_t n = g.size(1);
-    const auto gy = at::empty_like(saved[0]), gweights = at::empty_like(saved[1]);
-    const auto* factor = saved[1].const_data_ptr<float>();
-    auto* of_weights = gweights.mutable_data_ptr<float>();
-    const TokenOfRow token(saved[2]);
-    for_rows(gy.size(0), n, [&](std::int64_t first, std::int64_t last) {
-      ReadRow of_y(saved[0], n), of_g(g, n);
-      WriteRow result(gy, n);
-      for (std::int64_t i = first; i < last; ++i) {
-        const float* row = of_g.at(token(i) * n);
-        of_weights[i] = kernels::dot(row, of_y.at(i * n), n);
-        float* to = result.at(i * n);
-        std::copy_n(row, n, to);
-        kernels::scale_row(to, factor[i], n);
-        result.store();
-      }
-    });
-    return {grads[0], gy, gweights.to(g.scalar_type()), at::Tensor()};
+    at::Tensor gy, gweights;
+    split_gradient(grads[0].contiguous(), saved[0], saved[1], saved[2], gy, gweights);
+    return {grads[0], gy, gweights, at::Tensor()};
   }
 };
 
 }  // namespace
 
 TakenRows take_rows(const at::Tensor& x, const at::Tensor& tokens) {
-  if (!has_kernels(x)) return {at::index_select(x, 0, tokens), x};
   auto taken = TakeRows::apply(x, tokens);
   return {taken[0], taken[1]};
 }
 
 at::Tensor add_weighted_rows(const at::Tensor& out, const at::Tensor& y, const at::Tensor& weights,
                              const at::Tensor& tokens) {
-  if (!has_kernels(out)) return composite::add_weighted_rows(out, y, weights, tokens);
   return AddWeightedRows::apply(out, y, weights, optional(tokens));
 }
 

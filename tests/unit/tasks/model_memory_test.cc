@@ -69,7 +69,7 @@ struct Family {
   const char* name;
   json config;
   /// Hidden sizes a token that what stands before and behind the blocks keeps, which the formula leaves out: norms,
-  /// the gradient that a language model's loss makes in forward.
+  /// the gradient that a language model's loss makes in forward; and which experts a token chose.
   double ends_kept = 2.5;
   double ends_kept_frozen = ends_kept;  // where matrices there do not train
 };
@@ -102,7 +102,8 @@ const std::vector<Family> kFamilies = {
     {"qwen3", decoder("qwen3", "Qwen3", {{"head_dim", 16}})},
     {"qwen3_moe",
      decoder("qwen3_moe", "Qwen3Moe",
-             {{"head_dim", 16}, {"num_experts", 4}, {"num_experts_per_tok", 2}, {"moe_intermediate_size", 96}})},
+             {{"head_dim", 16}, {"num_experts", 4}, {"num_experts_per_tok", 2}, {"moe_intermediate_size", 96}}),
+     3.0},
     {"qwen2_moe", decoder("qwen2_moe", "Qwen2Moe",
                           {{"num_experts", 4},
                            {"num_experts_per_tok", 2},
