@@ -226,7 +226,8 @@ DecoderConfig parse_qwen3_moe(const ConfigReader& in) {
   c.qkv_bias = c.o_bias = in.get<bool>("attention_bias", false);
   c.qk_norm = QkNorm::kHead;
   c.classes.experts = "Qwen3MoeSparseMoeBlock";
-  parse_qwen_experts(in, {.count = 128, .per_token = 8}, 768, c);
+  // transformers 5 writes num_local_experts
+  parse_qwen_experts(in, {.count = in.count("num_local_experts", 128), .per_token = 8}, 768, c);
   finish(in, c);
   return c;
 }

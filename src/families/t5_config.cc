@@ -26,10 +26,11 @@ bool is_newer(const ConfigReader& in) {
   return std::atoi(in.get<std::string>("transformers_version", "4").c_str()) >= kFirst;
 }
 
-/// Version 4 scales where the head is tied; version 5 where T5 says so, never in mT5, always in umT5.
+/// Version 4 scales where the head is tied; version 5 where T5 and umT5 say so (umT5's first files do not: always),
+/// never in mT5.
 bool scales_head(const ConfigReader& in, const std::string& type, bool tied) {
-  if (type == "t5") return in.get<bool>("scale_decoder_outputs", tied);
-  return is_newer(in) ? type == "umt5" : tied;
+  if (type == "mt5") return tied && !is_newer(in);
+  return in.get<bool>("scale_decoder_outputs", tied || (type == "umt5" && is_newer(in)));
 }
 
 }  // namespace

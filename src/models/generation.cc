@@ -41,7 +41,7 @@ void check(const GenerationConfig& c) {
   if (c.num_return_sequences < 1 || (!c.do_sample && c.num_return_sequences > c.num_beams)) {
     refuse("num_return_sequences", "must lie between 1 and num_beams (" + std::to_string(c.num_beams) + ")");
   }
-  if (c.max_new_tokens < 0 || (c.max_new_tokens == 0 && c.max_length < 2))
+  if (c.max_new_tokens < 0 || (c.max_new_tokens == 0 && (c.max_length < 0 || c.max_length == 1)))
     refuse("max_length", "leaves no token to generate");
   if (c.repetition_penalty <= 0) refuse("repetition_penalty", "must be positive");
   if (!c.do_sample) return;
@@ -223,10 +223,10 @@ GenerationOutput generate(Model& model, const at::Tensor& input_ids, const at::T
   const auto next = finite(causal ? continue_prompts(model, readable, attention_mask, each)
                                   : continue_source(model, readable, attention_mask),
                            each);
-  const std::int64_t max_length =
-      config.max_new_tokens > 0 ? prompts.size(1) + config.max_new_tokens : config.max_length;
+  const std::int64_t max_length = most_tokens(config, prompts.size(1));
   if (max_length <= prompts.size(1)) {
-    throw ConfigError("generation: max_length " + std::to_string(max_length) + " leaves no room after a prompt of " +
+    const auto given = config.max_length > 0 ? config.max_length : max_length;
+    throw ConfigError("generation: max_length " + std::to_string(given) + " leaves no room after a prompt of " +
                           std::to_string(prompts.size(1)) + " tokens; set max_new_tokens",
                       "max_length");
   }

@@ -16,7 +16,8 @@ namespace tessera::models {
 
 struct GenerationConfig {
   std::int64_t max_new_tokens = 0;  // 0: from max_length
-  std::int64_t max_length = 20;     // with the start token or the prompt; unused when max_new_tokens is given
+  std::int64_t max_length = 0;      // with the start token or the prompt; unused when max_new_tokens is given
+  std::int64_t max_positions = 0;   // of the model, 0: any; ends rows where neither of these is given: 20 new tokens
   std::optional<std::int64_t> min_new_tokens;
   std::int64_t min_length = 0;  // unused when min_new_tokens is given
   std::int64_t num_beams = 1, num_return_sequences = 1;

@@ -81,28 +81,40 @@ void read_filters(const families::ConfigReader& in, const nlohmann::json& json, 
   c.exponential_decay_length_penalty = {decay[0].get<std::int64_t>(), decay[1].get<double>()};
 }
 
+// What a file has for max_length when nobody chose it: as many new tokens, as in transformers.
+constexpr std::int64_t kDefaultLength = 20;
+
+void read_file_of_model(const std::string& file, GenerationConfig& c) {
+  read_generation_json(families::read_json(file), file, c);
+  if (c.max_length == kDefaultLength) c.max_length = 0;
+}
+
 }  // namespace
 
 GenerationConfig read_generation_config(const std::string& folder, const ModelConfig& model) {
   GenerationConfig c;
+  c.max_positions = model.max_positions > 0 ? model.max_positions : model.known_positions;
   c.decoder_start_token_ids = {model.decoder_start_token_id};
   const auto model_file = folder + "/config.json", file = folder + "/generation_config.json";
   if (is_there(file)) {
     c.eos_token_ids.clear();
     c.pad_token_id = -1;
-    read_generation_json(families::read_json(file), file, c);
+    read_file_of_model(file, c);
     if (c.pad_token_id < 0) c.pad_token_id = c.eos_token_ids.empty() ? model.pad_token_id : c.eos_token_ids[0];
     return c;
   }
   c.eos_token_ids = {model.eos_token_id};
   c.pad_token_id = model.pad_token_id;
-  if (is_there(model_file)) read_generation_json(families::read_json(model_file), model_file, c);  // as files once were
+  if (is_there(model_file)) read_file_of_model(model_file, c);  // as files once were
   if (c.pad_token_id < 0) c.pad_token_id = model.pad_token_id;
   return c;
 }
 
 std::int64_t most_tokens(const GenerationConfig& c, std::int64_t prompt_tokens) {
-  return c.max_new_tokens > 0 ? prompt_tokens + c.max_new_tokens : std::max(prompt_tokens, c.max_length);
+  if (c.max_new_tokens > 0) return prompt_tokens + c.max_new_tokens;
+  if (c.max_length > 0) return std::max(prompt_tokens, c.max_length);
+  const auto most = prompt_tokens + kDefaultLength;
+  return c.max_positions > 0 ? std::max(prompt_tokens, std::min(most, c.max_positions)) : most;
 }
 
 void read_generation_json(const nlohmann::json& json, const std::string& file, GenerationConfig& c) {
@@ -110,7 +122,7 @@ void read_generation_json(const nlohmann::json& json, const std::string& file, G
   refuse_unknown_methods(in, json);
   read_filters(in, json, c);
   c.max_new_tokens = in.get<std::int64_t>("max_new_tokens", c.max_new_tokens);
-  c.max_length = in.positive("max_length", c.max_length);
+  if (in.has("max_length")) c.max_length = in.positive("max_length", 1);
   if (in.has("min_new_tokens")) c.min_new_tokens = in.get<std::int64_t>("min_new_tokens", 0);
   c.min_length = in.get<std::int64_t>("min_length", c.min_length);
   c.num_beams = in.positive("num_beams", c.num_beams);

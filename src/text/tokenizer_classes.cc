@@ -84,7 +84,7 @@ const TokenizerClass kTokenizerClasses[] = {
     {"FNet", kMaskTakesSpace, kFnet},
     {"Funnel", kBertRules, kFunnel},
     {"GPT2", 0, kGpt2},
-    {"GPTNeoX", kMayBeginRows, kGpt2},
+    {"GPTNeoX", kMayBeginRows | kOwnPad, kGpt2},
     {"Gemma", kBeginsRows, kGemma},
     {"Herbert", 0, kHerbert},
     {"LED", kTrimsOffsets | kMaskTakesSpace, kRoberta},

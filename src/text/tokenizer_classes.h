@@ -22,6 +22,7 @@ enum ClassRule : unsigned {
   kOwnAdditional = 2048,    // the class's additional tokens join those of the configuration
   kFlagsNames = 4096,       // tokens that are named as texts get flags: special, and none else
   kOwnPrefix = 1024,        // without add_prefix_space in the configuration the file's setting stays
+  kOwnPad = 8192,           // the pad token of tokenizer.json's padding does not count
 };
 
 struct TokenizerClass {

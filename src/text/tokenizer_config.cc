@@ -211,7 +211,7 @@ void take_all_special(const json& root, const std::string& file, TokenizerConfig
   const auto& own = out.tokenizer_class ? out.tokenizer_class->special : none;
   out.special = own;
   take_special(root, out.special);
-  out.pad_is_given = !out.special.pad.empty() || root.contains("pad_token");
+  out.pad_is_given = !out.special.pad.empty() || root.contains("pad_token") || out.has_rule(kOwnPad);
   auto& additional = out.special.additional;
   if (out.has_rule(kOwnAdditional) && additional != own.additional)
     additional.insert(additional.end(), own.additional.begin(), own.additional.end());

@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <iterator>
 
 #include "chat/jinja/budget.h"
+#include "chat/jinja/case_tables.h"
 
 namespace tessera::chat {
 namespace {
@@ -15,36 +17,18 @@ utf8proc_category_t category(char32_t c) {
   return utf8proc_category(static_cast<utf8proc_int32_t>(c));
 }
 
-// Characters whose upper or title case is more than one (SpecialCasing.txt, without conditions); the rest of that file
-// are Greek letters with iota and combining forms, which follow the single mappings here.
-struct Special {
-  char32_t from;
-  std::u32string_view upper, title;
-};
-constexpr std::array kSpecial{
-    Special{0xdf, U"SS", U"Ss"},
-    Special{0x149, U"\u02bcN", U"\u02bcN"},
-    Special{0x1f0, U"J\u030c", U"J\u030c"},
-    Special{0x390, U"\u0399\u0308\u0301", U"\u0399\u0308\u0301"},
-    Special{0x3b0, U"\u03a5\u0308\u0301", U"\u03a5\u0308\u0301"},
-    Special{0x587, U"\u0535\u0552", U"\u0535\u0582"},
-    Special{0x1e96, U"H\u0331", U"H\u0331"},
-    Special{0x1e97, U"T\u0308", U"T\u0308"},
-    Special{0x1e98, U"W\u030a", U"W\u030a"},
-    Special{0x1e99, U"Y\u030a", U"Y\u030a"},
-    Special{0x1e9a, U"A\u02be", U"A\u02be"},
-    Special{0xfb00, U"FF", U"Ff"},
-    Special{0xfb01, U"FI", U"Fi"},
-    Special{0xfb02, U"FL", U"Fl"},
-    Special{0xfb03, U"FFI", U"Ffi"},
-    Special{0xfb04, U"FFL", U"Ffl"},
-    Special{0xfb05, U"ST", U"St"},
-    Special{0xfb06, U"ST", U"St"},
-};
+bool has(char32_t c, Property property, bool by_category) {
+  const auto excepts = [&](const PropertyException& e) {
+    return e.property == property && e.first <= c && c <= e.last;
+  };
+  return by_category != std::any_of(std::begin(kPropertyExceptions), std::end(kPropertyExceptions), excepts);
+}
 
-const Special* special(char32_t c) {
-  const auto it = std::find_if(kSpecial.begin(), kSpecial.end(), [&](const Special& s) { return s.from == c; });
-  return it == kSpecial.end() ? nullptr : &*it;
+const SpecialCase* special(char32_t c) {
+  const auto* end = std::end(kSpecialCases);
+  const auto* it = std::lower_bound(std::begin(kSpecialCases), end, c,
+                                    [](const SpecialCase& one, char32_t wanted) { return one.from < wanted; });
+  return it == end || it->from != c ? nullptr : it;
 }
 
 void append_upper(std::u32string& out, char32_t c) {
@@ -67,9 +51,9 @@ bool is_cased(char32_t c) {
 
 bool is_case_ignorable(char32_t c) {
   const auto kind = category(c);
-  return kind == UTF8PROC_CATEGORY_MN || kind == UTF8PROC_CATEGORY_ME || kind == UTF8PROC_CATEGORY_CF ||
-         kind == UTF8PROC_CATEGORY_LM || kind == UTF8PROC_CATEGORY_SK || c == '\'' || c == '.' || c == ':' ||
-         c == 0xb7 || c == 0x2019;
+  const bool by_category = kind == UTF8PROC_CATEGORY_MN || kind == UTF8PROC_CATEGORY_ME ||
+                           kind == UTF8PROC_CATEGORY_CF || kind == UTF8PROC_CATEGORY_LM || kind == UTF8PROC_CATEGORY_SK;
+  return has(c, Property::kCaseIgnorable, by_category);
 }
 
 // A sigma that ends a word is written differently.
@@ -179,37 +163,46 @@ bool is_decimal(char32_t c) {
 }
 
 bool is_digit(char32_t c) {
-  return is_decimal(c) || c == 0xb2 || c == 0xb3 || c == 0xb9 || c == 0x2070 || (c >= 0x2074 && c <= 0x2079) ||
-         (c >= 0x2080 && c <= 0x2089) || (c >= 0x2460 && c <= 0x2468);
+  return has(c, Property::kDigit, is_decimal(c));
 }
 
 bool is_numeric(char32_t c) {
   const auto kind = category(c);
-  return kind == UTF8PROC_CATEGORY_ND || kind == UTF8PROC_CATEGORY_NL || kind == UTF8PROC_CATEGORY_NO;
+  return has(c, Property::kNumeric,
+             kind == UTF8PROC_CATEGORY_ND || kind == UTF8PROC_CATEGORY_NL || kind == UTF8PROC_CATEGORY_NO);
 }
 
 bool is_upper(char32_t c) {
-  return category(c) == UTF8PROC_CATEGORY_LU || (c >= 0x2160 && c <= 0x216f) || (c >= 0x24b6 && c <= 0x24cf);
+  if (c < 0x80) return c >= 'A' && c <= 'Z';
+  return has(c, Property::kUpper, category(c) == UTF8PROC_CATEGORY_LU);
 }
 
 bool is_lower(char32_t c) {
-  return category(c) == UTF8PROC_CATEGORY_LL || c == 0xaa || c == 0xba || (c >= 0x2170 && c <= 0x217f) ||
-         (c >= 0x24d0 && c <= 0x24e9);
+  if (c < 0x80) return c >= 'a' && c <= 'z';
+  return has(c, Property::kLower, category(c) == UTF8PROC_CATEGORY_LL);
 }
 
 bool is_title(char32_t c) {
   return category(c) == UTF8PROC_CATEGORY_LT;
 }
 
-bool is_identifier_start(char32_t c) {
+namespace {
+
+bool begins_by_category(char32_t c) {
   return c == '_' || is_alpha(c) || category(c) == UTF8PROC_CATEGORY_NL;
 }
 
+}  // namespace
+
+bool is_identifier_start(char32_t c) {
+  return has(c, Property::kIdentifierStart, begins_by_category(c));
+}
+
 bool is_identifier_part(char32_t c) {
-  if (is_identifier_start(c)) return true;
   const auto kind = category(c);
-  return kind == UTF8PROC_CATEGORY_ND || kind == UTF8PROC_CATEGORY_MN || kind == UTF8PROC_CATEGORY_MC ||
-         kind == UTF8PROC_CATEGORY_PC;
+  return has(c, Property::kIdentifierPart,
+             begins_by_category(c) || kind == UTF8PROC_CATEGORY_ND || kind == UTF8PROC_CATEGORY_MN ||
+                 kind == UTF8PROC_CATEGORY_MC || kind == UTF8PROC_CATEGORY_PC);
 }
 
 std::u32string upper(std::u32string_view text) {
@@ -269,11 +262,12 @@ std::u32string swapcase(std::u32string_view text) {
 std::u32string casefold(std::u32string_view text) {
   charge_case(text);
   std::u32string out;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    if (const auto* s = special(text[i]))
-      out += lower(s->upper);
-    else
-      out += static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(text[i])));
+  for (const char32_t c : text) {
+    std::array<utf8proc_int32_t, 4> folded{};  // at most three
+    const auto count =
+        utf8proc_decompose_char(static_cast<utf8proc_int32_t>(c), folded.data(),
+                                static_cast<utf8proc_ssize_t>(folded.size()), UTF8PROC_CASEFOLD, nullptr);
+    for (utf8proc_ssize_t i = 0; i < count; ++i) out += static_cast<char32_t>(folded[static_cast<std::size_t>(i)]);
   }
   return out;
 }

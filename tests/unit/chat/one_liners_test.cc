@@ -1,10 +1,16 @@
 // Parity with jinja2 3.1.6 in transformers 4.57's environment (tests/data/chat/SOURCES.md).
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "base/crc32.h"
 #include "base/file.h"
 #include "chat/jinja/json.h"
 #include "chat/jinja/repr.h"
 #include "chat/jinja/template.h"
+#include "chat/jinja/unicode.h"
 
 namespace tessera::chat {
 namespace {
@@ -44,6 +50,38 @@ TEST(Jinja, OneLinersAreThoseOfJinja2) {
             << expression << " should give: " << to_text(expected) << "\nand fails: " << error.message;
       }
     }
+  }
+}
+
+std::vector<Value> all_points(const Value& runs) {
+  std::vector<Value> out;
+  for (const auto& run : iterate(runs)) {
+    const auto first = std::stoi(to_text(get_item(run, std::int64_t{0})));
+    const auto last = std::stoi(to_text(get_item(run, std::int64_t{1})));
+    for (auto c = first; c <= last; ++c) out.push_back(Value(to_utf8(std::u32string(1, static_cast<char32_t>(c)))));
+  }
+  return out;
+}
+
+// tests/data/chat/make_code_points.py
+TEST(Jinja, EveryCodePointIsWhatPythonTakesItFor) {
+  constexpr std::size_t kAtOnce = 4096;
+  const Value file = load("code_points.json");
+  const auto points = all_points(get(file, "runs"));
+  for (const auto& one : iterate(get(file, "cases"))) {
+    const auto expression = get(one, "expression").text();
+    const Template all("{% for i in x %}{{ " + expression + " }};{% endfor %}");
+    std::size_t at = 0;
+    for (const auto& expected : iterate(get(one, "crc"))) {
+      const auto end = std::min(points.size(), at + kAtOnce);
+      const std::vector<Value> some(points.begin() + static_cast<std::ptrdiff_t>(at),
+                                    points.begin() + static_cast<std::ptrdiff_t>(end));
+      const auto text = all.render({{"x", make_list(some)}}).text;
+      EXPECT_EQ(std::to_string(crc32(text.data(), text.size())), to_text(expected))
+          << expression << " of the code points from " << to_text(some.front()) << " on";
+      at = end;
+    }
+    EXPECT_EQ(at, points.size());
   }
 }
 

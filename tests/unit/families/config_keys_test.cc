@@ -202,6 +202,14 @@ TEST(T5, ANewerFileSaysWhetherItsHeadScales) {
   EXPECT_TRUE(scales("mt5", {{"tie_word_embeddings", true}}));
   EXPECT_FALSE(scales("mt5", {{"tie_word_embeddings", true}, {"transformers_version", "5.1.0"}}));
   EXPECT_TRUE(scales("umt5", {{"tie_word_embeddings", true}, {"transformers_version", "5.1.0"}}));
+  EXPECT_TRUE(scales("umt5", {{"tie_word_embeddings", false}, {"transformers_version", "5.1.0"}}));
+  EXPECT_FALSE(scales("umt5", {{"scale_decoder_outputs", false}, {"transformers_version", "5.24.0"}}));
+}
+
+TEST(ConfigKeys, Transformers5CountsQwen3sExpertsUnderAnotherName) {
+  const auto count = [](const json& changes) { return decoder("qwen3_moe", changes).experts.count; };
+  EXPECT_EQ(count({{"num_experts", 6}}), 6);
+  EXPECT_EQ(count({{"num_experts", nullptr}, {"num_local_experts", 6}}), 6);
 }
 
 TEST(ConfigKeys, NegativePaddingCountsFromTheEnd) {

@@ -47,6 +47,19 @@ TEST_F(GenerationFiles, NullSwitchesTheFilterOff) {
   EXPECT_EQ(read(nlohmann::json::object(), {{"top_k", nullptr}}).top_k, 0);
 }
 
+TEST_F(GenerationFiles, WithoutALengthTwentyNewTokensFollow) {
+  auto c = read(nlohmann::json::object());
+  EXPECT_EQ(most_tokens(c, 30), 50);
+  c.max_positions = 40;
+  EXPECT_EQ(most_tokens(c, 30), 40);
+  read_generation_json({{"max_length", 20}}, "arguments", c);
+  EXPECT_EQ(most_tokens(c, 5), 20);
+  EXPECT_EQ(most_tokens(read(nlohmann::json::object(), {{"max_length", 20}}), 5),
+            25);  // what files have without a choice
+  EXPECT_EQ(most_tokens(read(nlohmann::json::object(), {{"max_length", 21}}), 5), 21);
+  EXPECT_EQ(most_tokens(read(nlohmann::json::object(), {{"max_new_tokens", 3}}), 5), 8);
+}
+
 TEST_F(GenerationFiles, TokensMayBeLists) {
   EXPECT_EQ(read({{"forced_eos_token_id", 3}}).forced_eos_token_ids, Ids{3});
   EXPECT_EQ(read({{"forced_eos_token_id", {3, 4}}}).forced_eos_token_ids, (Ids{3, 4}));

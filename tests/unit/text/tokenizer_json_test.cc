@@ -211,6 +211,16 @@ TEST(TokenizerConfig, NewTokensGetTheirIdsInTheFilesOrder) {
   EXPECT_EQ(t->pad_id(), 6);
 }
 
+TEST(TokenizerConfig, GptNeoXDoesNotTakeItsPadTokenFromTheFilesPadding) {
+  const auto pad = [](const std::string& name) {
+    return configured("{\"tokenizer_class\": \"" + name + "TokenizerFast\"}", R"("padding": {"pad_token": "<pad>"})")
+        ->special_tokens()
+        .pad;
+  };
+  EXPECT_EQ(pad("GPT2"), "<pad>");
+  EXPECT_EQ(pad("GPTNeoX"), "");
+}
+
 TEST(TokenizerConfig, OfATokenThatIsListedTwiceTheLastSaysItsFlags) {
   const auto t = configured("{" + kFast + R"(, "additional_special_tokens": ["<i>",
       {"__type": "AddedToken", "content": "<i>", "lstrip": true}]})");
