@@ -147,7 +147,7 @@ void note_folder(comm::Communicator& group, const std::string& output_dir);
 /// Connects the ranks and runs the job on this one. Returns the exit code. result: as result_file() gives it.
 template <class Job, class Options>
 int run_job(const Options& options, const std::string& result, std::ostream& out, std::ostream& err) {
-  train::prepare_output(options.training, result);
+  train::prepare_output(options.training, options.training.do_train, result);
   auto group = comm::connect();
   note_folder(*group, options.training.output_dir);
   std::ostringstream nowhere;
