@@ -78,6 +78,9 @@ try_wheel() {
         cd "$scratch" # nothing of the project is found by accident
         . venv/bin/activate
         site=$(python3 -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+        symbols=$(AUDITWHEEL_LD_LIBRARY_PATH="$site/torch/lib" "$tree/.deps/wheel/bin/auditwheel" show --json "$wheel" |
+            python3 -c 'import json, sys; print(json.load(sys.stdin)["sym_tag"])')
+        [[ "$wheel" == *"-$symbols.whl" ]] || fail "auditwheel finds symbols of $symbols in it"
         python3 "$tree/tools/make_sbom.py" check "$site"/tessera-*.dist-info/sboms/tessera.cdx.json "$site"
         tessera env
         tessera init-model "$tree/tests/data/tiny_chat" model
@@ -86,8 +89,6 @@ try_wheel() {
         [ -f out/model.safetensors ] || fail "the run left no model"
     )
 }
-symbols=$(.deps/wheel/bin/auditwheel show --json "$wheel" | python3 -c 'import json, sys; print(json.load(sys.stdin)["sym_tag"])')
-[[ "$wheel" == *"-$symbols.whl" ]] || fail "auditwheel finds symbols of $symbols in $wheel"
 if [ ${#versions[@]} -eq 0 ]; then try_wheel torch; fi
 for version in "${versions[@]}"; do try_wheel "torch==$version.*"; done
 say "the wheel works"

@@ -34,8 +34,9 @@ void require_invocations(const models::Model& model, std::int64_t rows,
   if (with == 0)
     throw DataError(fmt::format(
         "{} expected in the training rows, found in none of their {} sequences: the adapter, which acts from these "
-        "tokens on, would learn nothing. Give the tokens as they stand in the rows ('tessera render' shows them; a "
-        "text often has other tokens by itself than behind another), or raise --max_length where it cuts them off",
+        "tokens on, would learn nothing. Give the tokens that they have within the text of a row ('tessera tokenize' "
+        "prints them; a text often has other tokens by itself than behind another), or raise --max_length where it "
+        "cuts them off",
         what, grouped(all)));
   notes.push_back(fmt::format("warning: {} of {} training sequences lack {}: the adapter learns nothing of them",
                               grouped(all - with), grouped(all), what));
