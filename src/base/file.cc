@@ -40,6 +40,13 @@ int write_all(int fd, std::string_view bytes) {
   return 0;
 }
 
+/// Writes a file into `there` and removes it; `folder` is what an error names.
+void probe(const fs::path& there, const std::string& folder) {
+  const TemporaryFile file = open_temporary((there / ".tessera_probe").string());
+  if (file.descriptor.get() < 0) cannot_write(folder, errno);
+  ::unlink(file.name.c_str());
+}
+
 }  // namespace
 
 std::string read_file(const std::string& path, std::int64_t max_bytes) {
@@ -87,9 +94,7 @@ void ensure_writable_folder(const std::string& folder, std::int64_t needed_bytes
   std::error_code code;
   fs::create_directories(folder, code);
   if (code) cannot_write(folder, code.value());
-  const TemporaryFile probe = open_temporary((fs::path(folder) / ".tessera_probe").string());
-  if (probe.descriptor.get() < 0) cannot_write(folder, errno);
-  ::unlink(probe.name.c_str());
+  probe(folder, folder);
   const fs::space_info space = fs::space(folder, code);
   if (!code && needed_bytes > 0 && space.available < static_cast<std::uintmax_t>(needed_bytes)) {
     throw CheckpointError(
@@ -98,6 +103,14 @@ void ensure_writable_folder(const std::string& folder, std::int64_t needed_bytes
                     folder, needed_bytes, space.available),
         folder);
   }
+}
+
+void require_writable(const std::string& folder) {
+  std::error_code code;
+  fs::path there = fs::absolute(folder, code);
+  while (!code && !fs::exists(there, code) && !code && there.has_relative_path()) there = there.parent_path();
+  if (code) cannot_write(folder, code.value());
+  probe(there, folder);
 }
 
 }  // namespace tessera

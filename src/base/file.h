@@ -24,4 +24,8 @@ void write_file_atomically(const std::string& path, std::string_view bytes);
 /// disk. Throws CheckpointError naming the folder, what is wrong and the remedy. Nothing but the folder stays behind.
 void ensure_writable_folder(const std::string& folder, std::int64_t needed_bytes = 0);
 
+/// Before there is anything to write: proves that a file can be written to `folder`, or to the nearest folder
+/// above it that is there already. Makes nothing.
+void require_writable(const std::string& folder);
+
 }  // namespace tessera

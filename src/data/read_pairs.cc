@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <filesystem>
 #include <optional>
@@ -83,6 +84,10 @@ class PairReader {
   ReadOptions chosen_;
 };
 
+bool is_text(const std::string& file) {
+  return std::filesystem::path(file).extension() == ".txt";
+}
+
 void decode(SourceRow& row, std::vector<std::string>& columns) {
   row.json = latin1_to_utf8(row.json);
   for (auto& field : row.fields) field = latin1_to_utf8(field);
@@ -117,10 +122,26 @@ std::vector<TextPair> phrases_of(const std::string& file, const ReadOptions& opt
 }  // namespace
 
 std::vector<TextPair> read_pairs(const std::string& file, const ReadOptions& options) {
-  const bool is_text = std::filesystem::path(file).extension() == ".txt";
-  auto rows = is_text ? phrases_of(file, options) : rows_of(file, options);
+  auto rows = is_text(file) ? phrases_of(file, options) : rows_of(file, options);
   if (rows.empty()) throw DataError(fmt::format("{}: no rows in this file", file), file);
   return rows;
+}
+
+std::string columns_note(const std::string& file, const ReadOptions& options) {
+  if (is_text(file) || !options.inside.empty() || (!options.text_column.empty() && !options.label_column.empty()))
+    return {};
+  SourceRow row;
+  const auto source = open_rows(file, "");
+  if (!source->next(row)) return {};
+  std::vector<std::string> columns;
+  const auto object = parse_row(row);
+  for (const auto& [key, value] : object->items()) columns.push_back(key.text());
+  const auto names = choose_columns(file, row.number, columns, options);
+  std::erase_if(columns, [&](const auto& column) { return column == names.text || column == names.label; });
+  if (columns.empty()) return {};
+  return fmt::format("{}: the text is column '{}'{}; not read: {}. --text_column and --label_column choose others",
+                     file, names.text, names.label.empty() ? "" : ", the label column '" + names.label + "'",
+                     fmt::join(columns, ", "));
 }
 
 }  // namespace tessera::data

@@ -82,6 +82,12 @@ class CsvSource : public MappedSource {
       : MappedSource(file), separator_(separator), reader_(file, file_.text(), CsvDialect::kRfc4180, separator) {
     std::int64_t line = 0;
     file_.read([&] { return reader_.next(columns_, line); });
+    if (columns_.size() != 1 || columns_[0].find_first_of(";\t") == std::string::npos) return;
+    throw DataError(
+        fmt::format("{}:1: expected columns that {} separate, found one, '{}'. Commas separate those of .csv "
+                    "files, tabs those of .tsv files",
+                    file, separator == ',' ? "commas" : "tabs", columns_[0]),
+        file, 1);
   }
 
  private:

@@ -98,6 +98,7 @@ PairSplits read_splits(const DatasetName& dataset, const ReadOptions& read, cons
   if (!options.validation_file.empty())
     found.validation = find_split_files({.name = options.validation_file, .config = {}}, "validation").front().files;
   auto rows = rows_of(found.train, read);
+  const auto columns = columns_note(found.train.front(), read);
   const auto total = rows.size();
   const auto train = fmt::format("{}", fmt::join(found.train, ", "));
   if (!found.validation.empty()) {
@@ -105,11 +106,13 @@ PairSplits read_splits(const DatasetName& dataset, const ReadOptions& read, cons
     out.notes = {
         fmt::format("training data: {} ({} rows)", train, total),
         fmt::format("validation data: {} ({} rows)", fmt::join(found.validation, ", "), out.validation.size())};
+    if (!columns.empty()) out.notes.push_back(columns);
     return out;
   }
   auto out = split(std::move(rows), options);
   out.notes = {fmt::format("data: {} ({} rows, of which {} held out for validation with seed {})", train, total,
                            out.validation.size(), options.seed)};
+  if (!columns.empty()) out.notes.push_back(columns);
   return out;
 }
 

@@ -40,6 +40,10 @@ struct ReadOptions {
 /// are), a column without a value, a label outside label_names, no rows at all.
 std::vector<TextPair> read_pairs(const std::string& file, const ReadOptions& options);
 
+/// For the log: which columns of the file are read and which are not. Empty where nothing was to choose: both are
+/// named, or the file has no others.
+std::string columns_note(const std::string& file, const ReadOptions& options);
+
 /// Leaves only so many rows; 0: all.
 void keep_first(std::vector<TextPair>& rows, std::int64_t count);
 

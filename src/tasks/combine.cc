@@ -116,7 +116,7 @@ int combine(const std::vector<std::string>& args, std::ostream& out, std::ostrea
   const auto folders = named_folders(f.adapters, "--adapter");
   for (std::size_t i = 0; i < folders.size(); ++i)
     f.options.adapters.push_back({folders[i].name, hub::find_adapter(folders[i].folder), number_of(f.weights[i])});
-  ensure_writable_folder(f.output);
+  require_writable(f.output);
   const auto report = peft::combine_lora(f.options, f.output);
   copy_tokenizer(f.options.adapters[0].folder, f.output);
   for (const auto& note : table.notes()) err << note << "\n";

@@ -130,7 +130,9 @@ void add_method_args(Keys& keys, const LoraFlags& f) {
       for (const auto& name : known) names += (names.empty() ? "" : ", ") + name;
       throw ConfigError("--peft_args: '" + key + "' is no key of " + f.peft_type + "; there are " + names, "peft_args");
     }
-    keys[key] = value_of(text);
+    auto& value = keys[key] = value_of(text);
+    const bool lists_tokens = key == "alora_invocation_tokens" || key == "trainable_token_indices";
+    if (lists_tokens && value.is_number()) value = Keys::array({value});  // one token without brackets
   }
 }
 

@@ -132,6 +132,19 @@ class PreferenceJob final : public TrainingJob {
                         "router_aux_loss_coef");
   }
 
+  TokenSequences sequences(std::int64_t i) const override {
+    const std::vector<data::PreferenceRow> row = {splits_.train->row(i)};
+    const auto ids = (objective_.sides() == 1 ? data::collate_unpaired(row, train_.collate)
+                                              : data::collate_pairs(row, train_.collate))
+                         .input_ids;
+    TokenSequences out;
+    for (std::int64_t side = 0; side < ids.size(0); ++side) {
+      const auto* begin = ids.const_data_ptr<std::int64_t>() + side * ids.size(1);
+      out.emplace_back(begin, begin + ids.size(1));
+    }
+    return out;
+  }
+
   std::int64_t longest_row() const override {
     std::int64_t longest = 0;
     for (std::int64_t i = 0; i < splits_.train->size(); ++i) {

@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <ostream>
 
 #include "config/options.h"
@@ -48,6 +50,14 @@ void add_data(config::OptionTable& table, Seq2SeqOptions& o) {
             "must be true: padding is no part of the loss", group);
   table.add(&o.max_eval_steps, {"--max_eval_steps"}, "batches of an evaluation; 0: all", group).only_with(evaluated);
   add_generate_flags(table, o.generate, "Evaluation");
+  table
+      .add_enum(&o.generate.metric,
+                {{"auto", TextMetric::kAuto}, {"rouge", TextMetric::kRouge}, {"sacrebleu", TextMetric::kBleu}},
+                {"--metric_name"},
+                "of generated texts; auto: sacrebleu with --source_lang or a --source_prefix that begins with "
+                "\"translate \", else rouge",
+                "Evaluation")
+      .only_with({{"--predict_with_generate", {"true"}}});
 }
 
 using config::Unused;
@@ -74,15 +84,31 @@ void check_languages(Seq2SeqOptions& o, config::Problems& problems) {
   problems.require(o.columns.text_column.empty() && o.columns.label_column.empty(),
                    "--source_lang and --target_lang take the place of --text_column and --label_column; give one pair",
                    "text_column");
-  o.generate.metric = TextMetric::kBleu;
   o.columns.inside = "translation";
   o.columns.text_column = o.source_lang.substr(0, o.source_lang.find('_'));
   o.columns.label_column = o.target_lang.substr(0, o.target_lang.find('_'));
 }
 
+/// A line says what is measured and why.
+void choose_metric(Seq2SeqOptions& o) {
+  const bool translates = o.source_prefix.starts_with("translate ");  // T5's own prefix
+  std::string why = "--metric_name";
+  if (o.generate.metric == TextMetric::kAuto) {
+    const bool is_bleu = !o.source_lang.empty() || translates;
+    o.generate.metric = is_bleu ? TextMetric::kBleu : TextMetric::kRouge;
+    why = !o.source_lang.empty() ? "rows are translations: --source_lang"
+          : translates           ? "--source_prefix begins with \"translate \"; --metric_name rouge measures ROUGE"
+                                 : "no flag says that they are translations; --metric_name sacrebleu measures BLEU";
+  }
+  if (o.generate.predict_with_generate)
+    o.notes.push_back(fmt::format("generated texts are measured by {} ({})",
+                                  o.generate.metric == TextMetric::kBleu ? "BLEU" : "ROUGE", why));
+}
+
 void check(Seq2SeqOptions& o, config::Problems& problems) {
   check_row_flags(o, o.training, problems);
   check_languages(o, problems);
+  choose_metric(o);
   problems.require(o.max_length >= 2, "--max_length must leave room for a token and </s>: at least 2", "max_length");
   problems.require(!o.max_target_length || *o.max_target_length >= 1, "--max_target_length must be at least 1",
                    "max_target_length");
@@ -109,6 +135,7 @@ Seq2SeqOptions::Seq2SeqOptions() {
   training.logging_steps = 10;
   training.do_eval = true;
   training.save_strategy = train::Interval::kNo;  // it writes its result only
+  generate.metric = TextMetric::kAuto;
 }
 
 config::OptionTable seq2seq_table(Seq2SeqOptions& options) {

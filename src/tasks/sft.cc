@@ -31,6 +31,18 @@ class SftJob final : public TrainingJob {
     options.min_vocab_size = rows_.opened.min_vocab_size;
   }
 
+  TokenSequences sequences(std::int64_t i) const override {
+    const auto row = rows_.splits.train->row(i);
+    if (!rows_.splits.train->separate_documents()) return {row.input_ids};
+    TokenSequences out;
+    auto begin = row.input_ids.begin();
+    for (const auto length : row.document_lengths) {
+      out.emplace_back(begin, begin + length);
+      begin += length;
+    }
+    return out;
+  }
+
   std::int64_t longest_row() const override { return rows_.longest(); }
 
   void check_model() override {

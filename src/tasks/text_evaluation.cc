@@ -86,7 +86,7 @@ void measure(TextMetric metric, TextEvaluation& e) {
 
 void add_generate_flags(config::OptionTable& table, GenerateFlags& flags, const char* group) {
   table.add(&flags.predict_with_generate, {"--predict_with_generate"},
-            "evaluations generate texts and measure ROUGE, of translations BLEU; false: the likeliest token behind "
+            "evaluations generate texts and measure ROUGE or, of translations, BLEU; false: the likeliest token behind "
             "each of the label's own",
             group);
   const config::Need generates{"--predict_with_generate", {"true"}};

@@ -21,13 +21,14 @@ struct PairSet {
   data::CollateOptions collate;
 };
 
-/// What generated texts are measured by: run_summarization.py's, run_translation.py's.
-enum class TextMetric { kRouge, kBleu };
+/// What generated texts are measured by: run_summarization.py's, run_translation.py's. kAuto: what the flags say of the
+/// rows decides between them.
+enum class TextMetric { kAuto, kRouge, kBleu };
 
 /// Seq2SeqTrainingArguments' of what evaluations generate.
 struct GenerateFlags {
   bool predict_with_generate = false;
-  TextMetric metric = TextMetric::kRouge;             // follows from the rows
+  TextMetric metric = TextMetric::kRouge;
   std::optional<std::int64_t> max_length, num_beams;  // max_length: with the token that the decoder begins with
 };
 void add_generate_flags(config::OptionTable& table, GenerateFlags& flags, const char* group);

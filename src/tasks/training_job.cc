@@ -191,7 +191,11 @@ void TrainingJob::assemble_model() {
   a.fsdp.gather = options_.gather;
   complete(a);
   if (arguments_.do_train)
-    a.before_sharding = [this](const Assembled& model, const fsdp::FsdpOptions& fsdp) { plan_memory(model, fsdp); };
+    a.before_sharding = [this](const Assembled& model, const fsdp::FsdpOptions& fsdp) {
+      const auto rows = prepared().front().count;  // to train
+      require_invocations(*model.model, rows, [this](auto i) { return sequences(i); }, *tokenizer_, *group_, notes_);
+      plan_memory(model, fsdp);
+    };
   compute_dtype_ = a.fsdp.precision.param_dtype.value_or(at::kFloat);
   const auto begun = begin_with_rows(a);
   model_ = assemble(a, group_);

@@ -11,6 +11,7 @@
 #include "config/accelerate.h"
 #include "data/dataset_options.h"
 #include "tasks/assemble.h"
+#include "tasks/invocations.h"
 #include "tasks/job.h"
 #include "tasks/lora_flags.h"
 #include "tasks/memory_plan.h"
@@ -83,6 +84,8 @@ class TrainingJob {
   virtual std::unique_ptr<train::Trainable> shown_rows() { return trainable(); }
   /// Rows, evaluation, samples and lines; run() adds what is the model's.
   virtual train::SessionTask session_task() = 0;
+  /// The sequences of tokens that a decoder is shown of a training row: packed documents, the sides of a pair.
+  virtual TokenSequences sequences(std::int64_t) const { return {}; }
   /// Tokens of the longest row, for the plan of memory; 0: activations are not planned.
   virtual std::int64_t longest_row() const { return 0; }
   /// Rows that a rank computes at a time, likewise.
@@ -144,7 +147,7 @@ void note_folder(comm::Communicator& group, const std::string& output_dir);
 /// Connects the ranks and runs the job on this one. Returns the exit code. result: as result_file() gives it.
 template <class Job, class Options>
 int run_job(const Options& options, const std::string& result, std::ostream& out, std::ostream& err) {
-  train::prepare_output(options.training, result);
+  train::prepare_output(options.training, options.training.do_train, result);
   auto group = comm::connect();
   note_folder(*group, options.training.output_dir);
   std::ostringstream nowhere;

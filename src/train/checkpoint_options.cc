@@ -113,7 +113,7 @@ void require_checkpoint(const CheckpointOptions& o) {
 
 }  // namespace
 
-void prepare_output(const CheckpointOptions& o, const std::string& result) {
+void prepare_output(const CheckpointOptions& o, bool trains, const std::string& result) {
   require_checkpoint(o);
   const bool may_exist = o.overwrite_output_dir || o.is_resumed();
   if (!result.empty() && !may_exist && std::filesystem::exists(result)) {
@@ -121,7 +121,13 @@ void prepare_output(const CheckpointOptions& o, const std::string& result) {
                               "replace it, or --resume_from_checkpoint true to go on.",
                           result);
   }
-  ensure_writable_folder(o.output_dir);
+  if (const auto left = checkpoint::list_checkpoints(o.output_dir); trains && !may_exist && !left.empty()) {
+    throw CheckpointError("'" + left.back().path + "' is of an earlier run. --resume_from_checkpoint true " +
+                              "goes on from the newest checkpoint; to begin anew give another --output_dir, remove " +
+                              "the checkpoints, or keep them among those of this run with --overwrite_output_dir.",
+                          left.back().path);
+  }
+  require_writable(o.output_dir);
 }
 
 }  // namespace tessera::train

@@ -4,8 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
-#include <cmath>
 #include <ctime>
 #include <filesystem>
 #include <limits>
@@ -16,13 +14,12 @@
 #include "base/json_text.h"
 #include "base/rank_record.h"
 #include "base/rounded.h"
-#include "checkpoint/checkpoint_folder.h"
-#include "checkpoint/checkpoint_saver.h"
 #include "checkpoint/restore.h"
 #include "fsdp/runtime/check_replicas.h"
 #include "tensor/device_memory.h"
 #include "tensor/generators.h"
 #include "tessera/base/error.h"
+#include "train/changed_flags.h"
 #include "train/report_to.h"
 #include "train/results.h"
 #include "train/seconds.h"
@@ -78,7 +75,9 @@ Session::Session(const TrainingArguments& arguments, SessionTask task, const Tra
   }
   if (reports.html) page_ = std::make_unique<report::LiveReport>(arguments_.output_dir);
   checkpoints_.watch(metrics_.hand_over_name());
-  if (!task_.settings.is_null()) write_settings();
+  if (task_.settings.is_null()) return;
+  changed_flags_ = changed_flags(arguments_, task_.settings);
+  write_settings();
 }
 
 void Session::write_settings() const {
@@ -91,6 +90,7 @@ void Session::write_settings() const {
 bool Session::run() {
   print_banner();
   checkpoints_.resume();
+  if (checkpoints_.resumed_at() > 0) out_ << changed_flags_;
   check_weights();
   bar_.start_at(state_.global_step);
   if (arguments_.eval_on_start && checkpoints_.resumed_at() == 0) measure();

@@ -126,7 +126,8 @@ class Session {
   std::unique_ptr<report::TensorBoardWriter> tensorboard_;  // null: not asked for
   std::unique_ptr<report::LiveReport> page_;                // null: not asked for
   TrainerState& state_;                                     // of checkpoints_
-  struct {                                                  // of this process
+  std::string changed_flags_;  // of a run that goes on, of rank 0: what it has otherwise, before run.json is its own
+  struct {                     // of this process
     double seconds = 0;
     std::int64_t steps = 0, tokens = 0, rows = 0;
   } all_;

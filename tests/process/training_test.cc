@@ -245,12 +245,17 @@ TEST_F(Training, ARunThatGoesOnPrintsWhatItWouldHavePrinted) {
     const Finished r = run(task, 1, name + "_on", flags + Words{"--resume_from_checkpoint", from});
     EXPECT_NE(r.out.find("Continuing from global step"), std::string::npos) << name;
     EXPECT_EQ(r.out.find("no running averages"), std::string::npos) << name;
+    EXPECT_EQ(r.out.find("Flags that the run had otherwise"), std::string::npos) << r.out;
     const auto whole = rows(name), on = rows(name + "_on");
     ASSERT_GE(on.size(), 2u) << name;
     ASSERT_GE(whole.size(), on.size()) << name;
     for (std::size_t i = 0; i < on.size(); ++i)
       EXPECT_EQ(without_times(on[i]), without_times(whole[whole.size() - on.size() + i])) << name << " row " << i;
   }
+  const Words otherwise = {"--resume_from_checkpoint", "true", "--lr", "1e-3", "--num_train_epochs", "3"};
+  const Finished r = run("sft", 1, "steps", jobs[0].flags + otherwise);
+  EXPECT_SAYS(r.out,
+              "  Flags that the run had otherwise: --learning_rate 0.001 (was 0.01), --num_train_epochs 3 (was 2)\n");
 }
 
 TEST_F(Training, OnlyEvaluatingWritesNothingButMetrics) {
@@ -282,6 +287,36 @@ TEST_F(Training, OnlyEvaluatingWritesNothingButMetrics) {
                                        Words{"--do_train", "false", off, "false"});
     EXPECT_EQ(nothing.exit_code, 2) << nothing.err;
     EXPECT_NE(nothing.err.find(off), std::string::npos) << nothing.err;
+  }
+}
+
+TEST_F(Training, ANewRunDoesNotBeginAmongTheCheckpointsOfAnother) {
+  const Words flags = sft(model(kTestData + "/tiny_chat", "tiny"), 20) +
+                      Words{"--max_steps", "1", "--save_strategy", "steps", "--save_steps", "1"};  // no result is saved
+  run("sft", 1, "out", flags);
+  const Words again = Words{TESSERA_BINARY, "sft", "--output_dir", folder_ + "/out"} + flags;
+  const Finished r = test::run(again);
+  EXPECT_EQ(r.exit_code, 4) << r.err;
+  EXPECT_SAYS(r.err, "out/checkpoint-1' is of an earlier run. --resume_from_checkpoint true goes on from");
+  for (const Words& more :
+       {Words{"--overwrite_output_dir"}, Words{"--resume_from_checkpoint", "auto"}, Words{"--do_train", "false"}})
+    EXPECT_EQ(test::run(again + more).exit_code, 0) << more[0];
+}
+
+TEST_F(Training, ARunThatFailsOnItsDataLeavesNoFolder) {
+  const auto decoder = model(kTestData + "/tiny_chat", "tiny"), t5 = model(kDemo + "model", "t5");
+  fs::create_directories(folder_ + "/data");
+  std::ofstream(folder_ + "/data/train.jsonl") << R"({"no": "known column"})" << "\n";
+  std::ofstream(folder_ + "/data/wikihowAll.csv") << "no,known column\n";
+  const auto out = folder_ + "/above/out";
+  for (const std::string task : {"sft", "dpo", "orpo", "cpo", "kto", "reward", "classify", "seq2seq", "summarize"}) {
+    const bool is_pairs = task == "seq2seq" || task == "summarize";
+    const Finished r =
+        test::run(Words{TESSERA_BINARY, "launch", "--cpu", "--num_processes", "2", task, "--model_name_or_path",
+                        is_pairs ? t5 : decoder, "--dataset_path", folder_ + "/data", "--output_dir", out});
+    EXPECT_NE(r.exit_code, 0) << task;
+    EXPECT_SAYS(r.err, folder_ + "/data/");
+    EXPECT_FALSE(fs::exists(folder_ + "/above")) << task;
   }
 }
 

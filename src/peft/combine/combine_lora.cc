@@ -199,6 +199,7 @@ class Combiner {
 
  private:
   void write(const LoraLayers& all, std::int64_t rank, std::vector<io::TensorInfo> infos) {
+    ensure_writable_folder(output_);
     io::SafetensorsWriter writer(output_ + "/adapter_model.safetensors", std::move(infos));
     for (const auto& [module, place] : all.layers) {
       const auto factors = combined(shares_of(module, place), rank);

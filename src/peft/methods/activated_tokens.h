@@ -31,6 +31,7 @@ class InvocationInput : public models::InputAdapter {
   models::ModelInput prepare(models::ModelInput in) const override;
   models::ModelOutput finish(models::ModelOutput out) const override { return out; }
   std::int64_t virtual_tokens() const override { return 0; }
+  const std::vector<std::int64_t>& invocation() const { return invocation_; }
 
  private:
   struct Decoding {

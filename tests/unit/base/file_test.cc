@@ -118,5 +118,19 @@ TEST_F(File, EnsuresAWritableFolderWithSpaceAndLeavesNoProbe) {
   EXPECT_THROW(ensure_writable_folder("/proc/tessera"), CheckpointError);
 }
 
+TEST_F(File, RequiresAWritableFolderWithoutMakingIt) {
+  require_writable(path("x/y"));
+  EXPECT_TRUE(fs::is_empty(folder_));
+  write_file_atomically(path("file"), "");
+  for (const std::string& folder : {path("file"), path("file/x/y"), std::string("/proc/tessera/x")}) {
+    try {
+      require_writable(folder);
+      ADD_FAILURE() << folder;
+    } catch (const CheckpointError& e) {
+      EXPECT_NE(std::string(e.what()).find("cannot write '" + folder + "'"), std::string::npos) << e.what();
+    }
+  }
+}
+
 }  // namespace
 }  // namespace tessera

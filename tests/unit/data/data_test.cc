@@ -252,6 +252,22 @@ TEST_F(Files, ReadsJsonArraysAndPrefersTextLabels) {
   expect_error([&] { read_pairs(write("b.json", "3"), {}); }, 0, {"array of objects"});
 }
 
+TEST_F(Files, SaysWhichColumnsAreReadWhereOthersAreThere) {
+  const auto pairs = write("a.jsonl", R"({"instruction": "add", "input": "1 and 2", "output": "3"})");
+  const auto splits = read_splits({pairs, ""}, {}, {});
+  ASSERT_EQ(splits.notes.size(), 2u);
+  EXPECT_EQ(splits.notes[1], pairs +
+                                 ": the text is column 'input', the label column 'output'; not read: instruction. "
+                                 "--text_column and --label_column choose others");
+  const auto plain = write("b.jsonl", R"({"text": "a", "label": "b"})");
+  EXPECT_EQ(columns_note(plain, {}), "");
+  ReadOptions named;
+  named.text_column = "instruction";
+  EXPECT_NE(columns_note(pairs, named).find("not read: input"), std::string::npos);
+  named.label_column = "output";
+  EXPECT_EQ(columns_note(pairs, named), "");
+}
+
 TEST_F(Files, FolderPrefersFullAgreementAndSaysSo) {
   write("Sentences_50Agree.txt", "a@b\nc@d\n");
   write("Sentences_AllAgree.txt", "x@y\nz@w\n");

@@ -104,9 +104,11 @@ TEST_F(SftData, EmptyMixedAndMissingSplitsAreRefused) {
 }
 
 TEST_F(SftData, FilesOfOtherProgramsSayWhatTheyLack) {
-  write("train.csv", "prompt;completion\n1,5;a\n");
-  expect_failure(
-      "train.csv:2: expected 1 fields as in the header (prompt;completion), found 2; commas separate fields");
+  for (const std::string separator : {";", "\t"}) {
+    write("train.csv", "prompt" + separator + "completion\na" + separator + "b\n");
+    expect_failure("train.csv:1: expected columns that commas separate, found one, 'prompt" + separator +
+                   "completion'");
+  }
   write("train.csv", std::string("\xFF\xFEt\0e\0", 6));
   expect_failure("train.csv: UTF-16, where UTF-8 is read; convert it: iconv -f UTF-16 -t UTF-8 ");
   std::filesystem::remove(std::filesystem::path(folder_) / "train.csv");

@@ -1,19 +1,30 @@
 // Activated LoRA on sharded models: what is active where, in training and while decoding.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
+#include <filesystem>
 #include <mutex>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "models/generation.h"
 #include "peft/methods/activated_tokens.h"
 #include "support/compare.h"
+#include "support/program.h"
+#include "tasks/preference.h"
+#include "tasks/sft.h"
+#include "tessera/base/error.h"
+#include "text/tokenizer.h"
 #include "unit/tasks/adapted_llama.h"
+#include "unit/tasks/flag_sweep.h"
 
 namespace tessera::tasks {
 namespace {
 
 using nlohmann::json;
+using test::operator+;
 
 constexpr int kFirst = 11, kSecond = 17;  // the invocation
 
@@ -120,6 +131,55 @@ TEST(Alora, DecodesWithACacheWhatItComputesWithoutOne) {
       EXPECT_TRUE(at::equal(chosen, out.slice(1, 4))) << chosen << out;
     }
   });
+}
+
+/// Runs over the tiny chat model, whose tokens are bytes.
+class AloraRun : public testing::Test {
+ protected:
+  AloraRun() { make_model(test::kTinyChat, in("model")); }
+  std::string in(const std::string& name) const { return folder_.path() + "/" + name; }
+  /// What is printed, or the error.
+  std::string run(int (*task)(const Words&, std::ostream&, std::ostream&), const std::string& invocation,
+                  const Words& rows, const Words& more = {}) {
+    write_lines(in("rows.jsonl"), rows);
+    const auto ids = text::open_tokenizer(in("model"))->encode(invocation, /*add_special_tokens=*/false).ids;
+    std::ostringstream out, err;
+    try {
+      const auto code =
+          task(Words{"--model_name_or_path", in("model"), "--dataset_name", in("rows.jsonl"), "--dataset_cache_dir",
+                     in("cache"), "--output_dir", in("out"), "--max_steps", "1", "--use_peft_lora", "true",
+                     "--alora_invocation_tokens", fmt::format("{}", fmt::join(ids, ",")), "--overwrite_output_dir"} +
+                   more,
+               out, err);
+      EXPECT_EQ(code, 0) << err.str();
+    } catch (const DataError& e) {
+      return e.what();
+    }
+    return out.str();
+  }
+  const test::TempFolder folder_{"alora_run"};
+};
+
+TEST_F(AloraRun, FailsBeforeItTrainsWhereNoRowHasTheInvocationAndCountsThoseThatLackIt) {
+  const Words texts = {R"({"text": "a question? >> an answer"})", R"({"text": "a text"})", R"({"text": "x >> y"})"};
+  const auto none = run(sft, "##", texts);
+  EXPECT_SAYS(none, "(\"##\") expected in the training rows, found in none of their 3 sequences");
+  EXPECT_FALSE(std::filesystem::exists(in("out")));
+  EXPECT_SAYS(run(sft, ">>", texts), "warning: 1 of 3 training sequences lack alora_invocation_tokens");
+  EXPECT_SAYS(run(sft, ">>", texts, {"--packing", "true", "--max_length", "64"}), "warning: 1 of 3 training sequences");
+  EXPECT_SAYS(run(sft, ">>", texts, {"--max_length", "4"}), "warning: 2 of 3 training sequences");
+  EXPECT_EQ(run(sft, "x", {R"({"text": "x"})", R"({"text": "xx"})"}).find("warning"), std::string::npos);
+}
+
+TEST_F(AloraRun, LooksAtBothSidesOfPairs) {
+  const Words pairs = {R"({"prompt": "a", "chosen": " >> b", "rejected": " c"})",
+                       R"({"prompt": "a >>", "chosen": " b", "rejected": " c"})"};
+  EXPECT_SAYS(run(dpo, ">>", pairs), "warning: 1 of 4 training sequences lack alora_invocation_tokens");
+  EXPECT_SAYS(run(orpo, "##", pairs), "found in none of their 4 sequences");
+  EXPECT_SAYS(run(kto, ">>",
+                  {R"({"prompt": "a >>", "completion": " b", "label": true})",
+                   R"({"prompt": "a", "completion": " b", "label": false})"}),
+              "warning: 1 of 2 training sequences lack");
 }
 
 }  // namespace

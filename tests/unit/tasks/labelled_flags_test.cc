@@ -230,6 +230,7 @@ TEST_F(Seq2SeqFlags, EachChangesSomethingOrIsRefusedOrSaysThatItDoesNot) {
       {"--ignore_pad_token_for_loss", {"false"}},
       {"--predict_with_generate", {}},
       {"--generation_max_length", {"2"}, {"--predict_with_generate"}},
+      {"--metric_name", {"sacrebleu"}, {"--predict_with_generate"}},
       {"--do_predict", {}, {"--test_file", in("rows.csv")}},
       {"--test_file", {in("other.csv")}, {"--do_predict", "--test_file", in("rows.csv")}},
       {"--test_split", {"train"}, {"--do_predict"}},
@@ -249,6 +250,27 @@ TEST_F(Seq2SeqFlags, EachChangesSomethingOrIsRefusedOrSaysThatItDoesNot) {
     return parse_seq2seq(args, quiet)->notes;
   };
   sweep(table, task, notes, cases, kUnseenOfPairs);
+}
+
+TEST_F(Seq2SeqFlags, TranslationsHaveBleuAndOtherTextsRougeUnlessAFlagSaysSo) {
+  std::ostringstream quiet;
+  const auto metric = [&](const Words& flags) {
+    const auto o = parse_seq2seq(Words{"--dataset_path", in("rows.csv"), "--predict_with_generate"} + flags, quiet);
+    return std::pair(o->generate.metric, o->notes.at(0));
+  };
+  const Words languages = {"--source_lang", "en", "--target_lang", "de"};
+  const Words prefix = {"--source_prefix", "translate English to German: "};
+  using enum TextMetric;
+  EXPECT_EQ(metric(languages), std::pair(kBleu, std::string("generated texts are measured by BLEU (rows are "
+                                                            "translations: --source_lang)")));
+  EXPECT_EQ(metric(prefix).first, kBleu);
+  EXPECT_EQ(metric({"--source_prefix", "summarize: "}).first, kRouge);
+  EXPECT_EQ(metric({}), std::pair(kRouge, std::string("generated texts are measured by ROUGE (no flag says that they "
+                                                      "are translations; --metric_name sacrebleu measures BLEU)")));
+  EXPECT_EQ(metric({"--metric_name", "sacrebleu"}).first, kBleu);
+  EXPECT_EQ(metric(prefix + Words{"--metric_name", "rouge"}).first, kRouge);
+  EXPECT_NO_THROW(metric(prefix + Words{"--metric_for_best_model", "bleu", "--eval_strategy", "epoch"}));
+  EXPECT_THROW(metric({"--metric_for_best_model", "bleu", "--eval_strategy", "epoch"}), ConfigError);
 }
 
 TEST_F(Seq2SeqFlags, OnlyWhatAsksForEvaluationsNeedsRowsForThem) {

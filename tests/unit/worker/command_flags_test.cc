@@ -151,6 +151,14 @@ TEST_F(CommandFlags, OfCombine) {
       in("out"));
 }
 
+TEST_F(CommandFlags, ACombinationThatFailsLeavesNoFolder) {
+  std::ostringstream out, err;
+  EXPECT_THROW(
+      tasks::combine({"--adapter", in("model"), "--weights", "1", "--output_dir", in("above/combined")}, out, err),
+      ConfigError);
+  EXPECT_FALSE(std::filesystem::exists(in("above")));
+}
+
 TEST_F(CommandFlags, OfQuantize) {
   const Words quantize = {in("model"), in("out")};
   expect_cases(tasks::quantize,
