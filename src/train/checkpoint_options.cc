@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <filesystem>
 
 #include "base/file.h"
@@ -111,6 +112,12 @@ void require_checkpoint(const CheckpointOptions& o) {
     fail_to_resume(o, obstacle);
 }
 
+/// A launcher that may start the ranks again (tessera launch, torchrun): it says so to all of them alike.
+bool may_be_restarted() {
+  const char* restarts = std::getenv("TORCHELASTIC_MAX_RESTARTS");
+  return restarts && std::atoi(restarts) > 0;
+}
+
 }  // namespace
 
 void prepare_output(const CheckpointOptions& o, bool trains, const std::string& result) {
@@ -121,7 +128,8 @@ void prepare_output(const CheckpointOptions& o, bool trains, const std::string& 
                               "replace it, or --resume_from_checkpoint true to go on.",
                           result);
   }
-  if (const auto left = checkpoint::list_checkpoints(o.output_dir); trains && !may_exist && !left.empty()) {
+  if (const auto left = checkpoint::list_checkpoints(o.output_dir);
+      trains && !may_exist && !left.empty() && !may_be_restarted()) {
     throw CheckpointError("'" + left.back().path + "' is of an earlier run. --resume_from_checkpoint true " +
                               "goes on from the newest checkpoint; to begin anew give another --output_dir, remove " +
                               "the checkpoints, or keep them among those of this run with --overwrite_output_dir.",

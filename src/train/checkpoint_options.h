@@ -53,8 +53,9 @@ void check_evaluates_only(const CheckpointOptions& options, bool evaluates, cons
 /// CheckpointError: what keeps the run from going on from the named folder, and which others there are.
 [[noreturn]] void fail_to_resume(const CheckpointOptions& options, const std::string& obstacle);
 /// Before anything is read: CheckpointError where there is nothing to go on from; where a result is already there,
-/// or checkpoints of a run that did not end are, unless overwriting was asked for or the run goes on; and where the
-/// folder cannot be written. Makes nothing: a run that fails on its data or its model leaves no folder.
+/// or checkpoints of a run that did not end are (where no launcher may have started the ranks again), unless
+/// overwriting was asked for or the run goes on; and where the folder cannot be written. Makes nothing: a run that
+/// fails on its data or its model leaves no folder.
 void prepare_output(const CheckpointOptions& options, bool trains, const std::string& result);
 
 }  // namespace tessera::train

@@ -301,6 +301,8 @@ TEST_F(Training, ANewRunDoesNotBeginAmongTheCheckpointsOfAnother) {
   for (const Words& more :
        {Words{"--overwrite_output_dir"}, Words{"--resume_from_checkpoint", "auto"}, Words{"--do_train", "false"}})
     EXPECT_EQ(test::run(again + more).exit_code, 0) << more[0];
+  const Words launch = {TESSERA_BINARY, "launch", "--use_cpu", "--num_processes", "1", "--max_restarts", "1"};
+  EXPECT_EQ(test::run(launch + again).exit_code, 0) << "ranks that are started again begin anew";
 }
 
 TEST_F(Training, ARunThatFailsOnItsDataLeavesNoFolder) {
