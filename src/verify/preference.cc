@@ -231,9 +231,10 @@ class Models {
  private:
   std::string text(const Case& c, const std::string& role) const {
     if (expect_.contains("model")) return expect_.at("model");
-    const bool swapped = c.text.value("swapped", false);
+    const auto form = c.text.at("form").get<std::string>();
+    const bool swapped = form == "full" && c.text.value("swapped", false);  // an adapter is always the policy's
     const std::string used = !swapped ? role : role == "policy" ? "reference" : "policy";
-    return expect_.at(used).at(c.text.at("form").get<std::string>());
+    return expect_.at(used).at(form);
   }
   tasks::Assembled& model(const std::string& text) {
     auto& found = models_[text];

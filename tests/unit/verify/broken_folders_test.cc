@@ -167,6 +167,16 @@ TEST_F(BrokenFolder, AClassifierOfOneClassIsEqual) {
   expect_difference("logits");
 }
 
+// Only whole models change places: what trains is the adapter.
+TEST_F(BrokenFolder, SwappedCasesOfAdaptersAreAsTheOthers) {
+  take("K_preference/kto");
+  change_json([](json& expect) {
+    for (auto& [name, one] : expect["cases"].items())
+      if (one["form"] == "lora") one["swapped"] = true;
+  });
+  EXPECT_EQ(differences(), "");
+}
+
 TEST_F(BrokenFolder, MoreOrFewerStepsThanTheSettings) {
   take("J_peft/llama_ia3");
   change_json([](json& text) { text["token_mean"]["loss"].push_back(1.0); });
