@@ -69,7 +69,8 @@ void with_halves(int world, const Body& body) {
 
 TEST(SplitMaster, TrainsAsAWholeMasterDoesInTwoThirdsOfTheMemory) {
   for (const auto strategy : {ShardingStrategy::kFullShard, ShardingStrategy::kShardGradOp, ShardingStrategy::kNoShard})
-    for (const std::string rule : {"adamw_torch", "lion_32bit", "adagrad", "sgd", "rmsprop", "adafactor", "torch_adafactor"}) {
+    for (const std::string rule :
+         {"adamw_torch", "lion_32bit", "adagrad", "sgd", "rmsprop", "adafactor", "torch_adafactor"}) {
       const auto whole = train(in_bfloat16(strategy), false, rule), split = train(in_bfloat16(strategy), true, rule);
       for (const auto& [name, t] : whole.weights) {
         EXPECT_EQ(t.scalar_type(), at::kFloat);
