@@ -49,6 +49,54 @@ void scale_row(float* x, float scale, std::int64_t n) {
   for (std::int64_t i = 0; i < n; ++i) x[i] *= scale;
 }
 
+TESSERA_INLINE float wide(float x) {
+  return x;
+}
+TESSERA_INLINE float wide(std::uint16_t x) {
+  return widened(x);
+}
+TESSERA_INLINE void put(float& y, float x) {
+  y = x;
+}
+TESSERA_INLINE void put(std::uint16_t& y, float x) {
+  narrow_to(y, x);
+}
+
+template <class T>
+TESSERA_INLINE void add_scaled_row(const T* x, float scale, T* y, std::int64_t n) {
+#pragma omp simd
+  for (std::int64_t i = 0; i < n; ++i) {
+    T product;
+    put(product, scale * wide(x[i]));
+    put(y[i], wide(y[i]) + wide(product));
+  }
+}
+void add_scaled_float32(const float* x, float scale, float* y, std::int64_t n) {
+  add_scaled_row(x, scale, y, n);
+}
+void add_scaled_bfloat16(const std::uint16_t* x, float scale, std::uint16_t* y, std::int64_t n) {
+  add_scaled_row(x, scale, y, n);
+}
+
+template <class T>
+TESSERA_INLINE float scale_and_dot_row(const T* x, const T* z, float scale, T* y, std::int64_t n) {
+  float dot = 0;
+#pragma omp simd reduction(+ : dot)
+  for (std::int64_t i = 0; i < n; ++i) {
+    const float value = wide(x[i]);
+    dot += value * wide(z[i]);
+    put(y[i], scale * value);
+  }
+  return dot;
+}
+float scale_and_dot_float32(const float* x, const float* z, float scale, float* y, std::int64_t n) {
+  return scale_and_dot_row(x, z, scale, y, n);
+}
+float scale_and_dot_bfloat16(const std::uint16_t* x, const std::uint16_t* z, float scale, std::uint16_t* y,
+                             std::int64_t n) {
+  return scale_and_dot_row(x, z, scale, y, n);
+}
+
 float rms_norm(const float* x, const float* w, float* y, std::int64_t n, float eps) {
   const float rstd = 1.0f / std::sqrt(dot(x, x, n) / static_cast<float>(n) + eps);
 #pragma omp simd
@@ -131,6 +179,10 @@ HWY_EXPORT(widen);
 HWY_EXPORT(narrow);
 HWY_EXPORT(round_to_bfloat16);
 HWY_EXPORT(scale_row);
+HWY_EXPORT(add_scaled_float32);
+HWY_EXPORT(add_scaled_bfloat16);
+HWY_EXPORT(scale_and_dot_float32);
+HWY_EXPORT(scale_and_dot_bfloat16);
 HWY_EXPORT(rms_norm);
 HWY_EXPORT(rms_norm_backward);
 HWY_EXPORT(dropout);
@@ -160,6 +212,18 @@ void round_to_bfloat16(float* x, std::int64_t n) {
 }
 void scale_row(float* x, float scale, std::int64_t n) {
   TESSERA_DISPATCH(scale_row)(x, scale, n);
+}
+void add_scaled(const float* x, float scale, float* y, std::int64_t n) {
+  TESSERA_DISPATCH(add_scaled_float32)(x, scale, y, n);
+}
+void add_scaled(const std::uint16_t* x, float scale, std::uint16_t* y, std::int64_t n) {
+  TESSERA_DISPATCH(add_scaled_bfloat16)(x, scale, y, n);
+}
+float scale_and_dot(const float* x, const float* z, float scale, float* y, std::int64_t n) {
+  return TESSERA_DISPATCH(scale_and_dot_float32)(x, z, scale, y, n);
+}
+float scale_and_dot(const std::uint16_t* x, const std::uint16_t* z, float scale, std::uint16_t* y, std::int64_t n) {
+  return TESSERA_DISPATCH(scale_and_dot_bfloat16)(x, z, scale, y, n);
 }
 float rms_norm(const float* x, const float* w, float* y, std::int64_t n, float eps) {
   return TESSERA_DISPATCH(rms_norm)(x, w, y, n, eps);

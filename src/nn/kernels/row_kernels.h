@@ -22,6 +22,12 @@ void round_to_bfloat16(float* x, std::int64_t n);
 
 /// x *= scale.
 void scale_row(float* x, float scale, std::int64_t n);
+/// y += scale * x; of bfloat16 the product is rounded, and then the sum.
+void add_scaled(const float* x, float scale, float* y, std::int64_t n);
+void add_scaled(const std::uint16_t* x, float scale, std::uint16_t* y, std::int64_t n);
+/// y = scale * x; returns the sum of x[i] * z[i].
+float scale_and_dot(const float* x, const float* z, float scale, float* y, std::int64_t n);
+float scale_and_dot(const std::uint16_t* x, const std::uint16_t* z, float scale, std::uint16_t* y, std::int64_t n);
 /// y = w * x * rstd; returns rstd.
 float rms_norm(const float* x, const float* w, float* y, std::int64_t n, float eps);
 /// What rms_norm() took and returned.

@@ -6,10 +6,7 @@
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/custom_function.h>
 
-#include <vector>
-
-#include "nn/kernels/layer_norm_kernels.h"
-#include "nn/kernels/row_sums.h"
+#include "nn/kernels/row_kernels.h"
 #include "nn/ops/device.h"
 #include "nn/ops/over_rows.h"
 #include "nn/ops/rows.h"
@@ -19,6 +16,21 @@ namespace {
 
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
+
+/// Others are left to libtorch's operators.
+bool has_row_loops(const at::Tensor& t) {
+  return has_kernels(t) && (t.scalar_type() == at::kFloat || t.scalar_type() == at::kBFloat16);
+}
+
+/// Calls f(x) with a number of the kernels' type for t's dtype.
+template <class F>
+void with_number(const at::Tensor& t, const F& f) {
+  t.scalar_type() == at::kFloat ? f(float{}) : f(std::uint16_t{});
+}
+template <class T>
+T* data_of(const at::Tensor& t, T) {
+  return static_cast<T*>(t.data_ptr());
+}
 
 /// Row i of some expert's rows belongs to this row of all tokens.
 class TokenOfRow {
@@ -33,7 +45,7 @@ class TokenOfRow {
 
 /// to[tokens[i]] += weights[i] * from[i], each product rounded to the tensors' dtype; without weights += from[i].
 void add_rows(const at::Tensor& to, const at::Tensor& from, const at::Tensor& weights, const at::Tensor& tokens) {
-  if (!has_kernels(to)) {
+  if (!has_row_loops(to)) {
     const auto products = weights.defined() ? from * weights.unsqueeze(1) : from;
     tokens.defined() ? to.index_add_(0, tokens, products) : to.add_(products);
     return;
@@ -42,23 +54,12 @@ void add_rows(const at::Tensor& to, const at::Tensor& from, const at::Tensor& we
   const TokenOfRow token(tokens);
   const auto factors = weights.defined() ? weights.to(at::kFloat).contiguous() : at::Tensor();
   const auto* factor = factors.defined() ? factors.const_data_ptr<float>() : nullptr;
-  AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, to.scalar_type(), "add_rows", [&] {
-    auto* sums = to.mutable_data_ptr<scalar_t>();
-    const auto* x = from.const_data_ptr<scalar_t>();
+  with_number(to, [&](auto number) {
+    const auto* x = data_of(from, number);
+    auto* sums = data_of(to, number);
     for_rows(from.size(0), n, [&](std::int64_t first, std::int64_t last) {
-      std::vector<float> product(n), sum(n);
-      std::vector<scalar_t> rounded(n);
-      for (std::int64_t i = first; i < last; ++i) {
-        read_floats(x + i * n, product.data(), n);
-        if (factor) {
-          kernels::scale_row(product.data(), factor[i], n);
-          write_floats(product.data(), rounded.data(), n);
-          read_floats(rounded.data(), product.data(), n);
-        }
-        read_floats(sums + token(i) * n, sum.data(), n);
-        kernels::add_row(product.data(), sum.data(), n);
-        write_floats(sum.data(), sums + token(i) * n, n);
-      }
+      for (std::int64_t i = first; i < last; ++i)
+        kernels::add_scaled(x + i * n, factor ? factor[i] : 1.0f, sums + token(i) * n, n);
     });
   });
 }
@@ -82,7 +83,7 @@ class TakeRows : public torch::autograd::Function<TakeRows> {
 /// The gradients of y and of the weights, from that of all tokens.
 void split_gradient(const at::Tensor& g, const at::Tensor& y, const at::Tensor& weights, const at::Tensor& tokens,
                     at::Tensor& gy, at::Tensor& gweights) {
-  if (!has_kernels(g)) {
+  if (!has_row_loops(g)) {
     const auto rows = tokens.defined() ? g.index_select(0, tokens) : g;
     gy = rows * weights.unsqueeze(1);
     gweights = (rows * y).sum(1);
@@ -94,17 +95,13 @@ void split_gradient(const at::Tensor& g, const at::Tensor& y, const at::Tensor& 
   const auto* factor = factors.const_data_ptr<float>();
   auto* dot = dots.mutable_data_ptr<float>();
   const TokenOfRow token(tokens);
-  for_rows(y.size(0), n, [&](std::int64_t first, std::int64_t last) {
-    ReadRow of_y(y, n), of_g(g, n);
-    WriteRow result(gy, n);
-    for (std::int64_t i = first; i < last; ++i) {
-      const float* row = of_g.at(token(i) * n);
-      dot[i] = kernels::dot(row, of_y.at(i * n), n);
-      float* to = result.at(i * n);
-      std::copy_n(row, n, to);
-      kernels::scale_row(to, factor[i], n);
-      result.store();
-    }
+  with_number(g, [&](auto number) {
+    const auto *from = data_of(g, number), *values = data_of(y, number);
+    auto* to = data_of(gy, number);
+    for_rows(y.size(0), n, [&](std::int64_t first, std::int64_t last) {
+      for (std::int64_t i = first; i < last; ++i)
+        dot[i] = kernels::scale_and_dot(from + token(i) * n, values + i * n, factor[i], to + i * n, n);
+    });
   });
   gweights = dots.to(weights.scalar_type());
 }
