@@ -9,6 +9,7 @@
 #include "base/dotted_name.h"
 #include "base/nearest.h"
 #include "estimate/model_tensors.h"
+#include "estimate/rank_memory.h"
 #include "tessera/base/error.h"
 
 namespace tessera::estimate {
@@ -140,6 +141,14 @@ LowRankBytes low_rank_bytes(const std::string& optim, const LowRankShape& shape,
   const auto low = 4 * low_rows * low_columns, projections = 4 * rank * ((left ? rows : 0) + (right ? columns : 0));
   // The small matrix lasts, its gradient is there in the update.
   return {low + optimizer_state_bytes(optim, "", {low_rows, low_columns}) + projections, low};
+}
+
+void count_low_rank(SizedParameter& parameter, const std::string& optim, const LowRankShape& shape,
+                    const std::vector<std::int64_t>& sizes) {
+  const auto bytes = low_rank_bytes(optim, shape, sizes.at(0), sizes.at(1));
+  parameter.state_bytes = 0;
+  parameter.own_state_bytes = bytes.kept;
+  parameter.own_update_bytes = bytes.update;
 }
 
 }  // namespace tessera::estimate

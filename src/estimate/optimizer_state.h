@@ -6,6 +6,8 @@
 
 namespace tessera::estimate {
 
+struct SizedParameter;
+
 bool is_known_optimizer(const std::string& optim);
 
 /// Where parameters lie on a GPU, the optimizer still computes on the CPU and keeps its state there
@@ -29,6 +31,10 @@ struct LowRankShape {
 };
 LowRankBytes low_rank_bytes(const std::string& optim, const LowRankShape& shape, std::int64_t rows,
                             std::int64_t columns);
+
+/// Counts that as the optimizer's bytes of a parameter.
+void count_low_rank(SizedParameter& parameter, const std::string& optim, const LowRankShape& shape,
+                    const std::vector<std::int64_t>& sizes);
 
 /// What AdaLoRA keeps beside the optimizer for a parameter of its adapters, all ranks together: the averages of its
 /// sensitivity and of that one's uncertainty.

@@ -36,12 +36,7 @@ struct Trained {
     ModelTensor matrix;
     matrix.name = name;
     matrix.shape = shape;
-    if (is_low_rank_optimizer(request.optim) && is_linear(matrix)) {
-      const auto bytes = low_rank_bytes(request.optim, {}, shape[0], shape[1]);
-      sized.state_bytes = 0;
-      sized.own_state_bytes = bytes.kept;
-      sized.own_update_bytes = bytes.update;
-    }
+    if (is_low_rank_optimizer(request.optim) && is_linear(matrix)) count_low_rank(sized, request.optim, {}, shape);
     return sized;
   }
 };

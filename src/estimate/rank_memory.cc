@@ -230,6 +230,7 @@ RankPlan plan_on_disk(const Parts& p, const ModelSizes& s, const RankJob& job) {
                      {kAccumulated, p.accumulated},
                      {kSums, p.sums_stay ? p.sums : 0},
                      {kUnits, forward},
+                     {kState, s.own_state_bytes},
                      {kKept, a.kept},
                      {kLoss, a.loss}}},
                    {"backward",
@@ -238,6 +239,7 @@ RankPlan plan_on_disk(const Parts& p, const ModelSizes& s, const RankJob& job) {
                      {kAccumulated, more_than(p.accumulated, p.sums)},
                      {kSums, p.sums},
                      {kUnits, backward},
+                     {kState, s.own_state_bytes},
                      {kKept, more_than(a.kept, p.sums)},
                      {kWorking, a.working}}}});
 }

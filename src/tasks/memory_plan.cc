@@ -98,12 +98,8 @@ std::vector<estimate::SizedParameter> parameters_of(const Assembled& model, cons
     estimate::SizedParameter sized{.name = item.key(), .numel = p.numel(), .trainable = p.requires_grad()};
     if (sized.trainable && estimate::is_known_optimizer(optim))
       sized.state_bytes = estimate::optimizer_state_bytes(optim, item.key(), p.sizes().vec());
-    if (sized.trainable && low_rank.contains(item.key()) && p.dim() == 2) {
-      const auto bytes = estimate::low_rank_bytes(optim, shape, p.size(0), p.size(1));
-      sized.state_bytes = 0;
-      sized.own_state_bytes = bytes.kept;
-      sized.own_update_bytes = bytes.update;
-    }
+    if (sized.trainable && low_rank.contains(item.key()) && p.dim() == 2)
+      estimate::count_low_rank(sized, optim, shape, p.sizes().vec());
     const bool of_factor = item.key().find(".lora_") != std::string::npos;
     if (sized.trainable && allocates && of_factor && sized.state_bytes >= 0)
       sized.state_bytes += estimate::rank_allocation_bytes(sized.numel);
