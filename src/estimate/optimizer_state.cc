@@ -7,6 +7,7 @@
 #include <set>
 
 #include "base/dotted_name.h"
+#include "base/low_rank_optimizer.h"
 #include "base/nearest.h"
 #include "estimate/model_tensors.h"
 #include "estimate/rank_memory.h"
@@ -132,10 +133,8 @@ std::int64_t optimizer_state_bytes(const std::string& optim, const std::string& 
 
 LowRankBytes low_rank_bytes(const std::string& optim, const LowRankShape& shape, std::int64_t rows,
                             std::int64_t columns) {
-  const auto& type = shape.proj_type;
-  const bool tall = rows >= columns, random = optim.starts_with("apollo_");
-  const bool right = type == "right" || type == "full" || (type == "std" && tall) || (type == "reverse_std" && !tall);
-  const bool left = type == "full" || !right;
+  const auto [left, right] = projected_sides(shape.proj_type, rows, columns);
+  const bool random = optim.starts_with("apollo_");
   const auto rank = random ? shape.rank : std::min({shape.rank, rows, columns});
   const std::int64_t low_rows = left ? rank : rows, low_columns = right ? rank : columns;
   const auto low = 4 * low_rows * low_columns, projections = 4 * rank * ((left ? rows : 0) + (right ? columns : 0));

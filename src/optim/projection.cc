@@ -11,6 +11,8 @@
 #include <limits>
 #include <vector>
 
+#include "base/low_rank_optimizer.h"
+
 namespace tessera::optim {
 namespace {
 
@@ -27,10 +29,7 @@ std::int64_t next_seed(std::int64_t seed) {
 
 Projection::Projection(const ProjectionSettings& settings, std::int64_t rows, std::int64_t columns, std::int64_t seed)
     : settings_(settings), rows_(rows), columns_(columns), seed_(seed) {
-  const auto& type = settings_.proj_type;
-  const bool tall = rows >= columns;
-  const bool right = type == "right" || type == "full" || (type == "std" && tall) || (type == "reverse_std" && !tall);
-  const bool left = type == "full" || !right;
+  const auto [left, right] = projected_sides(settings_.proj_type, rows, columns);
   const auto rank = settings_.random ? settings_.rank : std::min({settings_.rank, rows, columns});
   if (left) left_ = at::zeros({rows, rank}, at::kFloat);
   if (right) right_ = at::zeros({rank, columns}, at::kFloat);
