@@ -61,7 +61,7 @@ at::Tensor mixture(const Inputs& i, const Take& take, const Add& add) {
   return add(out, rest * i[1], i[4], at::Tensor());
 }
 
-TEST(ExpertRowsOp, EqualsComposite) {
+TEST(ExpertRowsOp, EqualsLibtorchsOperators) {
   torch::manual_seed(1);
   for (const auto dtype : {torch::kFloat, torch::kBFloat16, torch::kHalf}) {
     Inputs inputs = {normal({7, 33}), normal({33}), normal({4}), normal({3}), normal({7})};
