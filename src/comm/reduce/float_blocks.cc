@@ -4,7 +4,9 @@
 #include <c10/util/Half.h>
 
 #include <cstdint>
+#include <hwy/cache_control.h>
 #include <limits>
+#include <type_traits>
 
 #include "base/cpu_dispatch.h"
 
@@ -26,6 +28,8 @@ using V = hn::Vec<Floats>;
 // Before AVX2 there is no instruction for fp16, and scalar code is as good as any.
 constexpr bool kVectorFloat16 =
     HWY_TARGET != HWY_SSE4 && HWY_TARGET != HWY_SSSE3 && HWY_TARGET != HWY_SCALAR && HWY_TARGET != HWY_EMU128;
+
+constexpr std::size_t kLong = 1 << 16;  // elements; sums of a large parameter
 
 struct Float32 {
   using T = float;
@@ -171,12 +175,25 @@ template <class In, class Out>
 void sum_formats(void* out, std::span<const void* const> sources, std::size_t n, Finish finish) {
   auto* to = static_cast<typename Out::T*>(out);
   const auto source = [&](std::size_t k) { return static_cast<const typename In::T*>(sources[k]); };
+  const auto one = [&](std::size_t i) {
+    float v = In::load_one(source(0)[i]);
+    for (std::size_t k = 1; k < sources.size(); ++k) v += In::load_one(source(k)[i]);
+    finish_one<Out>(v, finish, to[i]);
+  };
   std::size_t i = 0;
   if constexpr (In::kVector && Out::kVector) {
     const Floats d;
     const std::size_t lanes = hn::Lanes(d);
     const V scale = hn::Set(d, finish.scale);
-    const auto put = [&](V sum, std::size_t at) { finish_vector<Out>(sum, scale, finish.accumulate, to + at); };
+    // A long result is not read again soon: it goes past the caches, which would fetch what it overwrites.
+    const bool past_caches = std::is_same_v<Out, Float32> && !finish.accumulate && n >= kLong;
+    if (past_caches)
+      for (; reinterpret_cast<std::uintptr_t>(to + i) % (lanes * sizeof(float)) != 0; ++i) one(i);
+    const auto put = [&](V sum, std::size_t at) {
+      if constexpr (std::is_same_v<Out, Float32>)
+        if (past_caches) return hn::Stream(hn::Mul(sum, scale), d, to + at);
+      finish_vector<Out>(sum, scale, finish.accumulate, to + at);
+    };
     for (; i + 4 * lanes <= n; i += 4 * lanes) {
       const auto* first = source(0) + i;
       V a = In::load(first), b = In::load(first + lanes), c = In::load(first + 2 * lanes),
@@ -193,12 +210,9 @@ void sum_formats(void* out, std::span<const void* const> sources, std::size_t n,
       put(c, i + 2 * lanes);
       put(e, i + 3 * lanes);
     }
+    if (past_caches) hwy::FlushStream();
   }
-  for (; i < n; ++i) {
-    float v = In::load_one(source(0)[i]);
-    for (std::size_t k = 1; k < sources.size(); ++k) v += In::load_one(source(k)[i]);
-    finish_one<Out>(v, finish, to[i]);
-  }
+  for (; i < n; ++i) one(i);
 }
 
 template <class In>
