@@ -17,7 +17,7 @@
 
 #include "base/cpu_level.h"
 #include "nn/kernels/activation_kernels.h"
-#include "nn/kernels/layer_norm_kernels.h"
+#include "nn/kernels/norm_kernels.h"
 #include "nn/kernels/row_sums.h"
 #include "nn/ops/gemm.h"
 

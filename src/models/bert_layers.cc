@@ -7,6 +7,7 @@
 #include "models/build_parts.h"
 #include "models/deberta_layers.h"
 #include "nn/ops/attention.h"
+#include "nn/ops/sums.h"
 
 namespace tessera::models {
 
@@ -75,8 +76,9 @@ BertSelfAttention::BertSelfAttention(const families::BertConfig& c, const famili
 
 at::Tensor BertSelfAttention::forward_impl(BertLayerInput in) {
   auto options = attention_options(*in.layout, scale_, is_training() ? dropout_ : 0.0);
-  const auto q = nn::query_heads((*query_)(in.hidden), num_heads_);
-  auto k = nn::key_heads((*key_)(in.hidden), num_heads_), v = nn::key_heads((*value_)(in.hidden), num_heads_);
+  const auto [for_q, for_k, for_v] = nn::for_readers<3>(in.hidden);
+  const auto q = nn::query_heads((*query_)(for_q), num_heads_);
+  auto k = nn::key_heads((*key_)(for_k), num_heads_), v = nn::key_heads((*value_)(for_v), num_heads_);
   if (in.prefix.defined()) {
     const auto& prefix = in.layout->prefix;
     options.key_rows = prefix.rows;
@@ -112,7 +114,8 @@ BertAttention::BertAttention(const families::BertConfig& c, const families::Blue
 }
 
 at::Tensor BertAttention::forward_impl(BertLayerInput in) {
-  const auto residual = in.hidden;
+  const auto [branch, residual] = nn::for_readers<2>(in.hidden);
+  in.hidden = branch;
   return (*output_)({(*self_)(std::move(in)), residual});
 }
 
@@ -136,8 +139,8 @@ BertLayer::BertLayer(const families::BertConfig& c, const families::Blueprint& p
 }
 
 at::Tensor BertLayer::forward_impl(BertLayerInput in) {
-  const auto attended = (*attention_)(std::move(in));
-  return (*output_)({(*intermediate_)(attended), attended});
+  const auto [branch, residual] = nn::for_readers<2>((*attention_)(std::move(in)));
+  return (*output_)({(*intermediate_)(branch), residual});
 }
 
 }  // namespace tessera::models

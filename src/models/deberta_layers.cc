@@ -4,7 +4,9 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
 #include <cmath>
@@ -14,6 +16,7 @@
 #include "models/relative_position.h"
 #include "nn/ops/attention.h"
 #include "nn/ops/matmul.h"
+#include "nn/ops/sums.h"
 #include "tensor/device.h"
 #include "tensor/rng.h"
 #include "tessera/nn/init.h"
@@ -45,9 +48,15 @@ DisentangledSelfAttention::DisentangledSelfAttention(const families::BertConfig&
 }
 
 DisentangledSelfAttention::Heads DisentangledSelfAttention::heads(const at::Tensor& hidden) {
-  if (!in_proj_) return {(*query_)(hidden), (*key_)(hidden), (*value_)(hidden)};
-  const auto parts = (*in_proj_)(hidden).view({hidden.size(0), num_heads_, 3, -1}).unbind(2);  // [T, H, D / H]
-  return {parts[0].flatten(1) + q_bias_, parts[1].flatten(1), parts[2].flatten(1) + v_bias_};
+  if (!in_proj_) {
+    const auto [for_q, for_k, for_v] = nn::for_readers<3>(hidden);
+    return {(*query_)(for_q), (*key_)(for_k), (*value_)(for_v)};
+  }
+  const auto of_heads = [&](const at::Tensor& bias) { return bias.view({num_heads_, -1}); };
+  const auto biases = at::stack({of_heads(q_bias_), at::zeros_like(of_heads(q_bias_)), of_heads(v_bias_)}, 1);
+  const auto all = nn::add((*in_proj_)(hidden), biases.flatten());
+  const auto parts = all.view({hidden.size(0), num_heads_, 3, -1}).unbind(2);  // [T, H, D / H]
+  return {parts[0], parts[1], parts[2]};
 }
 
 nn::DistanceTables DisentangledSelfAttention::distances(const BertLayerInput& in) {
@@ -148,7 +157,7 @@ at::Tensor DebertaConvolution::forward_impl(DebertaConvolutionInput in) {
   const auto& visible = in.layout->visible;
   auto out = convolved(in.embedded, *in.layout->rows);
   if (visible.defined()) out = out.masked_fill(visible.eq(0).unsqueeze(1), 0.0);
-  out = (*norm_)(in.hidden + nn::activate((*dropout_)(out), activation_));
+  out = (*norm_)(nn::add(in.hidden, nn::activate((*dropout_)(out), activation_)));
   return visible.defined() ? out * visible.unsqueeze(1).to(out.scalar_type()) : out;
 }
 

@@ -9,6 +9,7 @@
 #include "nn/ops/attention.h"
 #include "nn/ops/layer_norm.h"
 #include "nn/ops/remade.h"
+#include "nn/ops/sums.h"
 #include "tessera/nn/init.h"
 
 namespace tessera::models {
@@ -92,8 +93,9 @@ DecoderAttention::DecoderAttention(const families::DecoderConfig& c, const famil
 DecoderAttention::Heads DecoderAttention::project(const at::Tensor& hidden) {
   const std::int64_t tokens = hidden.size(0), d = head_dim_;
   if (layout_ == families::QkvLayout::kSeparate) {
-    return {(*q_)(hidden).view({tokens, kv_heads_, groups_, d}), (*k_)(hidden).view({tokens, kv_heads_, d}),
-            (*v_)(hidden).view({tokens, kv_heads_, d})};
+    const auto [for_q, for_k, for_v] = nn::for_readers<3>(hidden);
+    return {(*q_)(for_q).view({tokens, kv_heads_, groups_, d}), (*k_)(for_k).view({tokens, kv_heads_, d}),
+            (*v_)(for_v).view({tokens, kv_heads_, d})};
   }
   const auto all = (*qkv_)(hidden);
   if (layout_ == families::QkvLayout::kConcatenated) {

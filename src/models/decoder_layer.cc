@@ -1,5 +1,4 @@
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/add.h>
 #include <ATen/ops/cat.h>
 
 #include "models/batch_part.h"
@@ -7,6 +6,7 @@
 #include "models/decoder_layers.h"
 #include "models/layer_place.h"
 #include "models/mixture_of_experts.h"
+#include "nn/ops/sums.h"
 
 namespace tessera::models {
 
@@ -65,34 +65,46 @@ MlpOutput DecoderLayer::mlp(const at::Tensor& x) {
   return {(*mlp_)(x), {}};
 }
 
+DecoderLayer::Readers DecoderLayer::readers(const at::Tensor& hidden, nn::Layer* norm) const {
+  if (residual_after_norm_ && norm) {
+    const auto [branch, residual] = nn::for_readers<2>((*norm)(hidden));
+    return {branch, residual};
+  }
+  const auto [branch, residual] = nn::for_readers<2>(hidden);
+  return {norm ? (*norm)(branch) : branch, residual};
+}
+
 MlpOutput DecoderLayer::sequential(const DecoderLayerInput& in) {
-  const auto normed = attention_norm_ ? (*attention_norm_)(in.hidden) : in.hidden;
-  auto branch = (*attention_)({normed, in.layout, in.cache, in.prefix});
+  const auto [first, residual] = readers(in.hidden, attention_norm_.get());
+  auto branch = (*attention_)({first, in.layout, in.cache, in.prefix});
   if (after_attention_) branch = (*after_attention_)(branch);
   if (branch_scale_ != 1.0) branch = branch * branch_scale_;
-  const auto hidden = attention_dropout_->add_to(residual_after_norm_ ? normed : in.hidden, branch);
-  const auto normed_again = mlp_norm_ ? (*mlp_norm_)(hidden) : hidden;
-  auto out = mlp(normed_again);
+  const auto hidden = attention_dropout_->add_to(residual, branch);
+  const auto [second, residual_again] = readers(hidden, mlp_norm_.get());
+  auto out = mlp(second);
   if (after_mlp_) out.hidden = (*after_mlp_)(out.hidden);
   if (branch_scale_ != 1.0) out.hidden = out.hidden * branch_scale_;
-  out.hidden = dropout_->add_to(residual_after_norm_ ? normed_again : hidden, out.hidden);
+  out.hidden = dropout_->add_to(residual_again, out.hidden);
   return out;
 }
 
 MlpOutput DecoderLayer::parallel(const DecoderLayerInput& in) {
-  const auto normed = (*attention_norm_)(in.hidden);
-  const auto branch = (*attention_)({normed, in.layout, in.cache, in.prefix});
-  auto out = mlp(mlp_norm_ ? (*mlp_norm_)(in.hidden) : normed);
-  out.hidden = one_dropout_ ? dropout_->add_to(in.hidden, at::add(branch, out.hidden))
-                            : dropout_->add_to(attention_dropout_->add_to(in.hidden, branch), out.hidden);
+  const auto [for_norm, for_mlp, residual] = nn::for_readers<3>(in.hidden);
+  const auto normed = nn::for_readers<2>((*attention_norm_)(for_norm));
+  const auto branch = (*attention_)({normed[0], in.layout, in.cache, in.prefix});
+  auto out = mlp(mlp_norm_ ? (*mlp_norm_)(for_mlp) : normed[1]);
+  out.hidden = one_dropout_ ? dropout_->add_to(residual, nn::add(branch, out.hidden))
+                            : dropout_->add_to(attention_dropout_->add_to(residual, branch), out.hidden);
   return out;
 }
 
 MlpOutput DecoderLayer::norm_after(const DecoderLayerInput& in) {
+  const auto [branch, residual] = nn::for_readers<2>(in.hidden);
   const auto hidden =
-      (*attention_norm_)(dropout_->add_to(in.hidden, (*attention_)({in.hidden, in.layout, in.cache, in.prefix})));
-  auto out = mlp(hidden);
-  out.hidden = (*mlp_norm_)(dropout_->add_to(hidden, out.hidden));
+      (*attention_norm_)(dropout_->add_to(residual, (*attention_)({branch, in.layout, in.cache, in.prefix})));
+  const auto [branch_again, residual_again] = nn::for_readers<2>(hidden);
+  auto out = mlp(branch_again);
+  out.hidden = (*mlp_norm_)(dropout_->add_to(residual_again, out.hidden));
   return out;
 }
 

@@ -122,6 +122,11 @@ class DecoderLayer : public nn::Block<DecoderLayerInput, MlpOutput> {
   MlpOutput forward_impl(DecoderLayerInput in) override;
 
  private:
+  /// What a branch begins with, normed where it is, and what its result is added to.
+  struct Readers {
+    at::Tensor branch, residual;
+  };
+  Readers readers(const at::Tensor& hidden, nn::Layer* norm) const;
   MlpOutput mlp(const at::Tensor& x);
   MlpOutput part_by_part(const DecoderLayerInput& in);
   MlpOutput compute(const DecoderLayerInput& in);

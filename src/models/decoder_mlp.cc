@@ -1,4 +1,5 @@
 #include "models/decoder_layers.h"
+#include "nn/ops/sums.h"
 
 namespace tessera::models {
 
@@ -18,8 +19,9 @@ at::Tensor DecoderMlp::forward_impl(at::Tensor x) {
     return (*down_)(nn::gated(halves[0], halves[1], activation_));
   }
   if (gate_) {
-    const auto gate = (*gate_)(x);
-    return (*down_)(nn::gated(gate, (*up_)(x), activation_));
+    const auto [for_gate, for_up] = nn::for_readers<2>(x);
+    const auto gate = (*gate_)(for_gate);
+    return (*down_)(nn::gated(gate, (*up_)(for_up), activation_));
   }
   return (*down_)(nn::activate((*up_)(x), activation_));
 }

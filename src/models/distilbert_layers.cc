@@ -3,6 +3,7 @@
 #include <ATen/TensorOperators.h>
 
 #include "models/build_parts.h"
+#include "nn/ops/sums.h"
 
 namespace tessera::models {
 
@@ -36,9 +37,11 @@ DistilBertLayer::DistilBertLayer(const families::BertConfig& c, const families::
 }
 
 at::Tensor DistilBertLayer::forward_impl(BertLayerInput in) {
-  const auto residual = in.hidden;
-  const auto attended = (*attention_norm_)(residual + (*attention_)(std::move(in)));
-  return (*output_norm_)(dropout_->add_to(attended, (*feed_forward_)(attended)));
+  const auto [branch, residual] = nn::for_readers<2>(in.hidden);
+  in.hidden = branch;
+  const auto attended = (*attention_norm_)(nn::add(residual, (*attention_)(std::move(in))));
+  const auto [branch_again, residual_again] = nn::for_readers<2>(attended);
+  return (*output_norm_)(dropout_->add_to(residual_again, (*feed_forward_)(branch_again)));
 }
 
 }  // namespace tessera::models

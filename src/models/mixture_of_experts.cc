@@ -15,6 +15,7 @@
 #include "models/build_parts.h"
 #include "nn/layers/container.h"
 #include "nn/ops/expert_rows.h"
+#include "nn/ops/sums.h"
 #include "tensor/device.h"
 #include "tensor/rng.h"
 
@@ -40,7 +41,8 @@ MixtureOfExperts::MixtureOfExperts(const families::DecoderConfig& c, const famil
 }
 
 MlpOutput MixtureOfExperts::forward_impl(at::Tensor x) {
-  const auto logits = (*gate_)(x);
+  const auto [for_router, for_experts, for_shared_gate, for_shared] = nn::for_readers<4>(x);
+  const auto logits = (*gate_)(for_router);
   auto [weights, chosen] = at::topk(at::softmax(logits, 1, at::kFloat), per_token_, -1);
   if (normalised_) weights = weights / weights.sum(-1, /*keepdim=*/true);
   weights = weights.to(x.scalar_type());
@@ -60,7 +62,7 @@ MlpOutput MixtureOfExperts::forward_impl(at::Tensor x) {
   std::vector<std::int64_t> counts;
   for (std::size_t e = 0; e < experts_.size(); ++e) counts.push_back(bound[e + 1] - bound[e]);
   const auto weights_of = weights.flatten().index_select(0, choices).split_with_sizes(counts);
-  auto rest = x;
+  auto rest = for_experts;
   for (std::size_t e = 0; e < experts_.size(); ++e) {
     random.position = first_draw + e * kDrawsOfExpert;  // whether or not this batch reaches it
     const auto begin = bound[e];
@@ -73,8 +75,8 @@ MlpOutput MixtureOfExperts::forward_impl(at::Tensor x) {
   }
   random.position = first_draw + experts_.size() * kDrawsOfExpert;
   if (shared_) {
-    const auto weight = at::sigmoid((*shared_gate_)(x)).flatten();
-    out = nn::add_weighted_rows(out, (*shared_)(x), weight, /*tokens=*/{});
+    const auto weight = at::sigmoid((*shared_gate_)(for_shared_gate)).flatten();
+    out = nn::add_weighted_rows(out, (*shared_)(for_shared), weight, /*tokens=*/{});
   }
   return {out, logits};
 }

@@ -5,6 +5,7 @@
 #include "models/relative_position.h"
 #include "models/t5_layers.h"
 #include "nn/ops/attention.h"
+#include "nn/ops/sums.h"
 #include "tensor/rng.h"
 
 namespace tessera::models {
@@ -63,16 +64,17 @@ T5AttentionOutput T5Attention::forward_impl(T5AttentionInput in) {
   options.key_visible = cross ? layout.encoder_visible : layout.visible;
   if (relative_attention_bias_ && !in.position_bias.defined()) in.position_bias = position_bias(layout);
 
-  const auto q = (*q_)(in.hidden);
+  const auto for_qkv = nn::for_readers(in.hidden, cross ? 1 : 3);
+  const auto q = (*q_)(for_qkv[0]);
   at::Tensor k, v;
   if (cross && in.cache && in.cache->keys.defined()) {
     k = in.cache->keys;
     v = in.cache->values;
   } else {
-    const auto& source = cross ? in.encoder_hidden : in.hidden;
+    const auto for_kv = cross ? nn::for_readers(in.encoder_hidden, 2) : std::vector{for_qkv[1], for_qkv[2]};
     const tensor::RowScope rows(cross ? layout.encoder_keys : tensor::random_state().rows);
-    k = (*k_)(source);
-    v = (*v_)(source);
+    k = (*k_)(for_kv[0]);
+    v = (*v_)(for_kv[1]);
     if (in.cache && cross) {
       in.cache->keys = k;
       in.cache->values = v;
@@ -109,8 +111,8 @@ T5LayerAttention::T5LayerAttention(const families::T5Config& config, const famil
 }
 
 T5AttentionOutput T5LayerAttention::forward_impl(T5AttentionInput in) {
-  const auto residual = in.hidden;
-  in.hidden = (*layer_norm_)(residual);
+  const auto [branch, residual] = nn::for_readers<2>(in.hidden);
+  in.hidden = (*layer_norm_)(branch);
   auto out = (*attention_)(std::move(in));
   return {dropout_->add_to(residual, out.hidden), out.position_bias};
 }

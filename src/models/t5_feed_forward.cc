@@ -2,6 +2,7 @@
 #include "models/t5_layers.h"
 #include "nn/layers/activation.h"
 #include "nn/ops/dropout_ops.h"
+#include "nn/ops/sums.h"
 
 namespace tessera::models {
 
@@ -22,10 +23,14 @@ T5Dense::T5Dense(const families::T5Config& config, const families::Blueprint& pl
 }
 
 at::Tensor T5Dense::forward_impl(at::Tensor x) {
-  auto h = (*wi_)(x);
-  if (!wi_1_ && activation_ == Activation::kRelu) return (*wo_)(nn::relu_dropout(h, dropout_->active_p()));
-  h = wi_1_ ? nn::gated(h, (*wi_1_)(x), activation_) : nn::activate(h, activation_);
-  return (*wo_)((*dropout_)(h));
+  if (wi_1_) {
+    const auto [for_gate, for_up] = nn::for_readers<2>(x);
+    const auto gate = (*wi_)(for_gate);
+    return (*wo_)((*dropout_)(nn::gated(gate, (*wi_1_)(for_up), activation_)));
+  }
+  const auto h = (*wi_)(x);
+  if (activation_ == Activation::kRelu) return (*wo_)(nn::relu_dropout(h, dropout_->active_p()));
+  return (*wo_)((*dropout_)(nn::activate(h, activation_)));
 }
 
 T5LayerFF::T5LayerFF(const families::T5Config& config, const families::Blueprint& plan, at::ScalarType dtype)
@@ -36,7 +41,8 @@ T5LayerFF::T5LayerFF(const families::T5Config& config, const families::Blueprint
 }
 
 at::Tensor T5LayerFF::forward_impl(at::Tensor x) {
-  return dropout_->add_to(x, (*dense_)((*layer_norm_)(x)));
+  const auto [branch, residual] = nn::for_readers<2>(x);
+  return dropout_->add_to(residual, (*dense_)((*layer_norm_)(branch)));
 }
 
 }  // namespace tessera::models

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "kernels/near_double.h"
-#include "nn/kernels/layer_norm_kernels.h"
+#include "nn/kernels/norm_kernels.h"
 #include "nn/kernels/row_kernels.h"
 
 namespace tessera::nn::kernels {
@@ -65,31 +65,60 @@ void expect_layer_norm(std::int64_t n, bool affine) {
   EXPECT_EQ(gx.back(), T{3});
 }
 
-class LayerNormKernel : public testing::TestWithParam<std::int64_t> {};
+class NormKernels : public testing::TestWithParam<std::int64_t> {};
 
-TEST_P(LayerNormKernel, EqualsItsDefinition) {
+TEST_P(NormKernels, LayerNormEqualsItsDefinition) {
   for (const bool affine : {true, false}) {
     expect_layer_norm<float>(GetParam(), affine);
     expect_layer_norm<std::uint16_t>(GetParam(), affine);
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Lengths, LayerNormKernel, testing::Values(2, 15, 33, 768, 1001));
+INSTANTIATE_TEST_SUITE_P(Lengths, NormKernels, testing::Values(2, 15, 33, 768, 1001));
 
-TEST(RmsNormKernel, EqualsItsDefinition) {
-  const std::int64_t n = 99;
-  const auto x = waves(n, 0.7f), w = waves(n, 0.9f), g = waves(n, 0.3f);
-  std::vector<float> y(x.size()), gx(x.size()), gw(x.size(), 1.0f);
-  const float rstd = rms_norm(x.data(), w.data(), y.data(), n, 1e-6f);
-  rms_norm_backward(g.data(), {x.data(), w.data(), n, rstd}, gx.data(), gw.data());
+/// rms_norm() and its gradients of rows of T, against their definition in double. One element behind each row must
+/// stay.
+template <class T>
+void expect_rms_norm(std::int64_t n) {
+  const auto x = row_of<T>(waves(n, 0.7f)), gy = row_of<T>(waves(n, 0.3f));
+  const auto w = waves(n, 0.9f);
+  const auto size = static_cast<std::size_t>(n);
+  std::vector<T> y(size + 1, T{3}), gx(size + 1, T{3});
+  std::vector<float> gw(size, 1.0f);
+  const float rstd = rms_norm(RmsNormRow<T>{x.data(), w.data(), y.data(), n, 1e-6f});
+  rms_norm_gradient(RmsNormGradientRow<T>{gy.data(), x.data(), w.data(), rstd, gx.data(), gw.data(), n});
   double squares = 0, with_x = 0;
-  for (const float v : x) squares += double{v} * v;
-  const double exact = 1 / std::sqrt(squares / n + 1e-6);
-  for (std::size_t i = 0; i < x.size(); ++i) with_x += double{g[i]} * w[i] * x[i] * exact / n;
-  for (std::size_t i = 0; i < x.size(); ++i) {
-    EXPECT_NEAR(y[i], w[i] * x[i] * exact, 1e-5);
-    EXPECT_NEAR(gx[i], exact * (double{g[i]} * w[i] - x[i] * exact * with_x), 1e-5);
-    EXPECT_NEAR(gw[i], 1 + g[i] * x[i] * exact, 1e-5);
+  for (const T v : x) squares += double{to_float(v)} * to_float(v);
+  const double exact = 1 / std::sqrt(squares / static_cast<double>(n) + 1e-6);
+  for (std::size_t i = 0; i < size; ++i)
+    with_x += double{to_float(gy[i])} * w[i] * to_float(x[i]) * exact / static_cast<double>(n);
+  for (std::size_t i = 0; i < size; ++i) {
+    const double at = to_float(x[i]), g = to_float(gy[i]);
+    const double expected = w[i] * at * exact, gradient = exact * (g * w[i] - at * exact * with_x);
+    EXPECT_NEAR(to_float(y[i]), expected, rounding<T>(0) * std::abs(expected) + 1e-5);
+    EXPECT_NEAR(to_float(gx[i]), gradient, rounding<T>(0) * std::abs(gradient) + 1e-5);
+    EXPECT_NEAR(gw[i], 1 + g * at * exact, 1e-5) << "added to what was there";
+  }
+  EXPECT_EQ(y.back(), T{3});
+  EXPECT_EQ(gx.back(), T{3});
+}
+
+TEST_P(NormKernels, RmsNormEqualsItsDefinition) {
+  expect_rms_norm<float>(GetParam());
+  expect_rms_norm<std::uint16_t>(GetParam());
+}
+
+TEST(RowKernels, AddRoundsOnce) {
+  const std::int64_t n = 67;
+  const auto a = waves(n, 0.7f), b = waves(n, 0.3f);
+  const auto small_a = row_of<std::uint16_t>(a), small_b = row_of<std::uint16_t>(b);
+  std::vector<float> y(a.size());
+  std::vector<std::uint16_t> small_y(a.size());
+  add(a.data(), b.data(), y.data(), n);
+  add(small_a.data(), small_b.data(), small_y.data(), n);
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    EXPECT_EQ(y[i], a[i] + b[i]);
+    EXPECT_EQ(small_y[i], row_of<std::uint16_t>(std::vector<float>{to_float(small_a[i]) + to_float(small_b[i])})[0]);
   }
 }
 

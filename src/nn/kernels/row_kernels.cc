@@ -49,17 +49,16 @@ void scale_row(float* x, float scale, std::int64_t n) {
   for (std::int64_t i = 0; i < n; ++i) x[i] *= scale;
 }
 
-TESSERA_INLINE float wide(float x) {
-  return x;
+template <class T>
+TESSERA_INLINE void add_rows(const T* a, const T* b, T* y, std::int64_t n) {
+#pragma omp simd
+  for (std::int64_t i = 0; i < n; ++i) narrow_to(y[i], widened(a[i]) + widened(b[i]));
 }
-TESSERA_INLINE float wide(std::uint16_t x) {
-  return widened(x);
+void sum_float32(const float* a, const float* b, float* y, std::int64_t n) {
+  add_rows(a, b, y, n);
 }
-TESSERA_INLINE void put(float& y, float x) {
-  y = x;
-}
-TESSERA_INLINE void put(std::uint16_t& y, float x) {
-  narrow_to(y, x);
+void sum_bfloat16(const std::uint16_t* a, const std::uint16_t* b, std::uint16_t* y, std::int64_t n) {
+  add_rows(a, b, y, n);
 }
 
 template <class T>
@@ -67,8 +66,8 @@ TESSERA_INLINE void add_scaled_row(const T* x, float scale, T* y, std::int64_t n
 #pragma omp simd
   for (std::int64_t i = 0; i < n; ++i) {
     T product;
-    put(product, scale * wide(x[i]));
-    put(y[i], wide(y[i]) + wide(product));
+    narrow_to(product, scale * widened(x[i]));
+    narrow_to(y[i], widened(y[i]) + widened(product));
   }
 }
 void add_scaled_float32(const float* x, float scale, float* y, std::int64_t n) {
@@ -83,9 +82,9 @@ TESSERA_INLINE float scale_and_dot_row(const T* x, const T* z, float scale, T* y
   float dot = 0;
 #pragma omp simd reduction(+ : dot)
   for (std::int64_t i = 0; i < n; ++i) {
-    const float value = wide(x[i]);
-    dot += value * wide(z[i]);
-    put(y[i], scale * value);
+    const float value = widened(x[i]);
+    dot += value * widened(z[i]);
+    narrow_to(y[i], scale * value);
   }
   return dot;
 }
@@ -95,31 +94,6 @@ float scale_and_dot_float32(const float* x, const float* z, float scale, float* 
 float scale_and_dot_bfloat16(const std::uint16_t* x, const std::uint16_t* z, float scale, std::uint16_t* y,
                              std::int64_t n) {
   return scale_and_dot_row(x, z, scale, y, n);
-}
-
-float rms_norm(const float* x, const float* w, float* y, std::int64_t n, float eps) {
-  const float rstd = 1.0f / std::sqrt(dot(x, x, n) / static_cast<float>(n) + eps);
-#pragma omp simd
-  for (std::int64_t i = 0; i < n; ++i) y[i] = w[i] * (x[i] * rstd);
-  return rstd;
-}
-
-void rms_norm_backward(const float* gy, const RmsNormRow& row, float* gx, float* gw) {
-  const float *x = row.x, *w = row.w;
-  const std::int64_t n = row.n;
-  const float rstd = row.rstd;
-  float dot = 0;
-#pragma omp simd reduction(+ : dot)
-  for (std::int64_t i = 0; i < n; ++i) dot += gy[i] * w[i] * x[i];
-  const float c = dot * rstd * rstd / static_cast<float>(n);
-  if (gx) {
-#pragma omp simd
-    for (std::int64_t i = 0; i < n; ++i) gx[i] = rstd * (gy[i] * w[i] - x[i] * c);
-  }
-  if (gw) {
-#pragma omp simd
-    for (std::int64_t i = 0; i < n; ++i) gw[i] += gy[i] * (x[i] * rstd);
-  }
 }
 
 void dropout(const float* x, float* y, std::int64_t n, std::uint32_t first, const Mask& mask) {
@@ -179,12 +153,12 @@ HWY_EXPORT(widen);
 HWY_EXPORT(narrow);
 HWY_EXPORT(round_to_bfloat16);
 HWY_EXPORT(scale_row);
+HWY_EXPORT(sum_float32);
+HWY_EXPORT(sum_bfloat16);
 HWY_EXPORT(add_scaled_float32);
 HWY_EXPORT(add_scaled_bfloat16);
 HWY_EXPORT(scale_and_dot_float32);
 HWY_EXPORT(scale_and_dot_bfloat16);
-HWY_EXPORT(rms_norm);
-HWY_EXPORT(rms_norm_backward);
 HWY_EXPORT(dropout);
 HWY_EXPORT(dropout_add);
 HWY_EXPORT(relu_dropout);
@@ -213,6 +187,12 @@ void round_to_bfloat16(float* x, std::int64_t n) {
 void scale_row(float* x, float scale, std::int64_t n) {
   TESSERA_DISPATCH(scale_row)(x, scale, n);
 }
+void add(const float* a, const float* b, float* y, std::int64_t n) {
+  TESSERA_DISPATCH(sum_float32)(a, b, y, n);
+}
+void add(const std::uint16_t* a, const std::uint16_t* b, std::uint16_t* y, std::int64_t n) {
+  TESSERA_DISPATCH(sum_bfloat16)(a, b, y, n);
+}
 void add_scaled(const float* x, float scale, float* y, std::int64_t n) {
   TESSERA_DISPATCH(add_scaled_float32)(x, scale, y, n);
 }
@@ -224,12 +204,6 @@ float scale_and_dot(const float* x, const float* z, float scale, float* y, std::
 }
 float scale_and_dot(const std::uint16_t* x, const std::uint16_t* z, float scale, std::uint16_t* y, std::int64_t n) {
   return TESSERA_DISPATCH(scale_and_dot_bfloat16)(x, z, scale, y, n);
-}
-float rms_norm(const float* x, const float* w, float* y, std::int64_t n, float eps) {
-  return TESSERA_DISPATCH(rms_norm)(x, w, y, n, eps);
-}
-void rms_norm_backward(const float* gy, const RmsNormRow& row, float* gx, float* gw) {
-  TESSERA_DISPATCH(rms_norm_backward)(gy, row, gx, gw);
 }
 void dropout(const float* x, float* y, std::int64_t n, std::uint32_t first, const Mask& mask) {
   TESSERA_DISPATCH(dropout)(x, y, n, first, mask);

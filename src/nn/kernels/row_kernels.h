@@ -22,23 +22,15 @@ void round_to_bfloat16(float* x, std::int64_t n);
 
 /// x *= scale.
 void scale_row(float* x, float scale, std::int64_t n);
+/// y = a + b; of bfloat16 rounded.
+void add(const float* a, const float* b, float* y, std::int64_t n);
+void add(const std::uint16_t* a, const std::uint16_t* b, std::uint16_t* y, std::int64_t n);
 /// y += scale * x; of bfloat16 the product is rounded, and then the sum.
 void add_scaled(const float* x, float scale, float* y, std::int64_t n);
 void add_scaled(const std::uint16_t* x, float scale, std::uint16_t* y, std::int64_t n);
 /// y = scale * x; returns the sum of x[i] * z[i].
 float scale_and_dot(const float* x, const float* z, float scale, float* y, std::int64_t n);
 float scale_and_dot(const std::uint16_t* x, const std::uint16_t* z, float scale, std::uint16_t* y, std::int64_t n);
-/// y = w * x * rstd; returns rstd.
-float rms_norm(const float* x, const float* w, float* y, std::int64_t n, float eps);
-/// What rms_norm() took and returned.
-struct RmsNormRow {
-  const float *x, *w;
-  std::int64_t n;
-  float rstd;
-};
-/// gx from gy when gx is not null; gw += gy * x * rstd when gw is not null.
-void rms_norm_backward(const float* gy, const RmsNormRow& row, float* gx, float* gw);
-
 /// y = mask(x); `first` is the index of x[0] in the mask. In place allowed.
 void dropout(const float* x, float* y, std::int64_t n, std::uint32_t first, const Mask& mask);
 /// y = r + mask(x).

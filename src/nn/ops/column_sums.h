@@ -3,7 +3,7 @@
 #include <ATen/ops/sum.h>
 #include <ATen/ops/zeros.h>
 
-#include "nn/kernels/layer_norm_kernels.h"
+#include "nn/kernels/norm_kernels.h"
 #include "nn/ops/rows.h"
 
 namespace tessera::nn {

@@ -8,7 +8,7 @@
 
 #include <optional>
 
-#include "nn/kernels/layer_norm_kernels.h"
+#include "nn/kernels/norm_kernels.h"
 #include "nn/ops/device.h"
 #include "nn/ops/over_rows.h"
 #include "nn/ops/recompute.h"

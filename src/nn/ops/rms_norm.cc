@@ -8,7 +8,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "nn/composite/composite.h"
-#include "nn/kernels/row_kernels.h"
+#include "nn/kernels/norm_kernels.h"
 #include "nn/ops/device.h"
 #include "nn/ops/recompute.h"
 #include "nn/ops/rows.h"
@@ -25,19 +25,56 @@ at::Tensor shifted(const at::Tensor& weight, double offset) {
   return offset == 0.0 ? w : w + offset;
 }
 
-// rstd: [rows], written, or null.
-void normalise(const at::Tensor& x, const at::Tensor& scale, float eps, const at::Tensor& y, float* rstd) {
-  const std::int64_t n = x.size(-1), rows = n == 0 ? 0 : x.numel() / n;
+/// Others are computed in float32.
+bool has_rms_norm_rows(at::ScalarType dtype) {
+  return dtype == at::kFloat || dtype == at::kBFloat16;
+}
+
+template <class T>
+void rms_norm_rows(const at::Tensor& x, const at::Tensor& scale, float eps, const at::Tensor& y, float* rstd) {
+  const std::int64_t n = x.size(-1);
+  const auto* from = static_cast<const T*>(x.const_data_ptr());
+  auto* to = static_cast<T*>(y.mutable_data_ptr());
   const float* w = scale.const_data_ptr<float>();
-  for_rows(rows, n, [&](std::int64_t first, std::int64_t last) {
-    ReadRow in(x, n);
-    WriteRow out(y, n);
+  for_rows(n == 0 ? 0 : x.numel() / n, n, [&](std::int64_t first, std::int64_t last) {
     for (std::int64_t r = first; r < last; ++r) {
-      const float stat = kernels::rms_norm(in.at(r * n), w, out.at(r * n), n, eps);
-      if (rstd) rstd[r] = stat;
-      out.store();
+      const float found = kernels::rms_norm(kernels::RmsNormRow<T>{from + r * n, w, to + r * n, n, eps});
+      if (rstd) rstd[r] = found;
     }
   });
+}
+
+/// x's rows normalised and scaled, as dtype. rstd: [rows], written, or null.
+at::Tensor rms_normed(const at::Tensor& x, const at::Tensor& scale, float eps, at::ScalarType dtype, float* rstd) {
+  if (x.scalar_type() != dtype || !has_rms_norm_rows(dtype)) {
+    const auto wide = x.to(at::kFloat), y = at::empty_like(wide);
+    rms_norm_rows<float>(wide, scale, eps, y, rstd);
+    return y.to(dtype);
+  }
+  const auto y = at::empty(x.sizes(), x.options());
+  (dtype == at::kFloat ? rms_norm_rows<float> : rms_norm_rows<std::uint16_t>)(x, scale, eps, y, rstd);
+  return y;
+}
+
+/// What backward was given and asked for; gx and the weight's gradient, float32, may be undefined.
+struct RmsNormBackward {
+  at::Tensor gy, x, scale, rstd, gx = {}, weight_gradient = {};
+};
+
+template <class T>
+void rms_norm_gradient_rows(const RmsNormBackward& b) {
+  const std::int64_t n = b.x.size(-1), rows = n == 0 ? 0 : b.x.numel() / n;
+  const auto *gy = static_cast<const T*>(b.gy.const_data_ptr()), *x = static_cast<const T*>(b.x.const_data_ptr());
+  auto* gx = b.gx.defined() ? static_cast<T*>(b.gx.mutable_data_ptr()) : nullptr;
+  const float *w = b.scale.const_data_ptr<float>(), *rstd = b.rstd.const_data_ptr<float>();
+  float* gw = b.weight_gradient.defined() ? b.weight_gradient.mutable_data_ptr<float>() : nullptr;
+  const auto body = [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t r = first; r < last; ++r)
+      kernels::rms_norm_gradient(
+          kernels::RmsNormGradientRow<T>{gy + r * n, x + r * n, w, rstd[r], gx ? gx + r * n : nullptr, gw, n});
+  };
+  // Threads would have to add into one weight gradient, so its rows are walked by one.
+  gw ? body(0, rows) : for_rows(rows, n, body);
 }
 
 class RmsNormFunction : public torch::autograd::Function<RmsNormFunction> {
@@ -46,19 +83,17 @@ class RmsNormFunction : public torch::autograd::Function<RmsNormFunction> {
                             double offset, bool recorded) {
     const auto x = x_in.contiguous();
     const bool narrow = weight.scalar_type() == at::kBFloat16 || weight.scalar_type() == at::kHalf;
-    const auto y = at::empty(x.sizes(), x.options().dtype(narrow ? weight.scalar_type() : at::result_type(x, weight)));
+    const auto dtype = narrow ? weight.scalar_type() : at::result_type(x, weight);
     const std::int64_t n = x.size(-1), rows = n == 0 ? 0 : x.numel() / n;
     const auto rstd = at::empty({rows}, x.options().dtype(at::kFloat));
     const auto scale = shifted(weight, offset);
-    normalise(x, scale, static_cast<float>(eps), y, rstd.mutable_data_ptr<float>());
+    const auto y = rms_normed(x, scale, static_cast<float>(eps), dtype, rstd.mutable_data_ptr<float>());
     ctx->save_for_backward({x, weight, rstd});
     ctx->saved_data["offset"] = offset;
     if (recorded) {
       const auto kept = scale.is_alias_of(weight) ? scale.clone() : scale;  // the weight may be elsewhere by then
-      set_recipe(y, {x}, [kept, eps, dtype = y.scalar_type()](const std::vector<at::Tensor>& sources) {
-        const auto again = at::empty(sources[0].sizes(), sources[0].options().dtype(dtype));
-        normalise(sources[0], kept, static_cast<float>(eps), again, nullptr);
-        return again;
+      set_recipe(y, {x}, [kept, eps, dtype](const std::vector<at::Tensor>& sources) {
+        return rms_normed(sources[0], kept, static_cast<float>(eps), dtype, nullptr);
       });
     }
     return y;
@@ -67,31 +102,17 @@ class RmsNormFunction : public torch::autograd::Function<RmsNormFunction> {
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const auto saved = ctx->get_saved_variables();
     const auto &x = saved[0], &weight = saved[1];
-    const float* stat = saved[2].const_data_ptr<float>();
-    const auto gy = grads[0].contiguous();
-    const std::int64_t n = x.size(-1), rows = n == 0 ? 0 : x.numel() / n;
-    at::Tensor gx, gw;
-    if (ctx->needs_input_grad(0)) gx = at::empty_like(x);
-    if (ctx->needs_input_grad(1)) gw = at::zeros({n}, x.options().dtype(at::kFloat));
-    const auto scale = shifted(weight, ctx->saved_data["offset"].toDouble());
-    const float* w = scale.const_data_ptr<float>();
-    // Threads would have to add into one weight gradient, so its rows are walked by one.
-    const auto body = [&](std::int64_t first, std::int64_t last) {
-      ReadRow g(gy, n), in(x, n);
-      WriteRow out(gx, n);
-      float* total = gw.defined() ? gw.mutable_data_ptr<float>() : nullptr;
-      for (std::int64_t r = first; r < last; ++r) {
-        kernels::rms_norm_backward(g.at(r * n), {in.at(r * n), w, n, stat[r]}, out.at(r * n), total);
-        out.store();
-      }
+    const bool native = grads[0].scalar_type() == x.scalar_type() && has_rms_norm_rows(x.scalar_type());
+    const auto dtype = native ? x.scalar_type() : at::kFloat;
+    RmsNormBackward b{grads[0].to(dtype).contiguous(), x.to(dtype),
+                      shifted(weight, ctx->saved_data["offset"].toDouble()), saved[2]};
+    if (ctx->needs_input_grad(0)) b.gx = at::empty_like(b.x);
+    if (ctx->needs_input_grad(1)) b.weight_gradient = at::zeros({x.size(-1)}, x.options().dtype(at::kFloat));
+    (dtype == at::kFloat ? rms_norm_gradient_rows<float> : rms_norm_gradient_rows<std::uint16_t>)(b);
+    const auto as = [](const at::Tensor& t, const at::Tensor& like) {
+      return t.defined() ? t.to(like.scalar_type()) : t;
     };
-    if (gw.defined()) {
-      body(0, rows);
-      gw = gw.to(weight.scalar_type());
-    } else {
-      for_rows(rows, n, body);
-    }
-    return {gx, gw, at::Tensor(), at::Tensor(), at::Tensor()};
+    return {as(b.gx, x), as(b.weight_gradient, weight), at::Tensor(), at::Tensor(), at::Tensor()};
   }
 };
 

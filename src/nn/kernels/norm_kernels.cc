@@ -1,4 +1,4 @@
-#include "nn/kernels/layer_norm_kernels.h"
+#include "nn/kernels/norm_kernels.h"
 
 #include <cmath>
 
@@ -6,7 +6,7 @@
 #include "nn/kernels/float_math.h"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "nn/kernels/layer_norm_kernels.cc"
+#define HWY_TARGET_INCLUDE "nn/kernels/norm_kernels.cc"
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
@@ -83,6 +83,37 @@ TESSERA_INLINE void gradient_row(const LayerNormGradientRow<T>& row) {
 }
 
 template <class T>
+TESSERA_INLINE float rms_norm_row(const RmsNormRow<T>& row) {
+  const T* x = row.x;
+  const float* w = row.weight;
+  float squares = 0;
+#pragma omp simd reduction(+ : squares)
+  for (std::int64_t i = 0; i < row.n; ++i) squares += widened(x[i]) * widened(x[i]);
+  const float rstd = 1.0f / std::sqrt(squares / static_cast<float>(row.n) + row.eps);
+#pragma omp simd
+  for (std::int64_t i = 0; i < row.n; ++i) narrow_to(row.y[i], w[i] * (widened(x[i]) * rstd));
+  return rstd;
+}
+
+template <class T>
+TESSERA_INLINE void rms_gradient_row(const RmsNormGradientRow<T>& row) {
+  const T *gy = row.gy, *x = row.x;
+  const float *w = row.weight, rstd = row.rstd;
+  if (float* gw = row.weight_gradient) {
+#pragma omp simd
+    for (std::int64_t i = 0; i < row.n; ++i) gw[i] += widened(gy[i]) * (widened(x[i]) * rstd);
+  }
+  T* gx = row.gx;
+  if (!gx) return;
+  float dot = 0;
+#pragma omp simd reduction(+ : dot)
+  for (std::int64_t i = 0; i < row.n; ++i) dot += widened(gy[i]) * w[i] * widened(x[i]);
+  const float c = dot * rstd * rstd / static_cast<float>(row.n);
+#pragma omp simd
+  for (std::int64_t i = 0; i < row.n; ++i) narrow_to(gx[i], rstd * (widened(gy[i]) * w[i] - widened(x[i]) * c));
+}
+
+template <class T>
 TESSERA_INLINE void add(const T* x, float* sums, std::int64_t n) {
 #pragma omp simd
   for (std::int64_t i = 0; i < n; ++i) sums[i] += widened(x[i]);
@@ -99,6 +130,18 @@ void gradient_float(const LayerNormGradientRow<float>& row) {
 }
 void gradient_bfloat16(const LayerNormGradientRow<std::uint16_t>& row) {
   gradient_row(row);
+}
+float rms_norm_float(const RmsNormRow<float>& row) {
+  return rms_norm_row(row);
+}
+float rms_norm_bfloat16(const RmsNormRow<std::uint16_t>& row) {
+  return rms_norm_row(row);
+}
+void rms_gradient_float(const RmsNormGradientRow<float>& row) {
+  rms_gradient_row(row);
+}
+void rms_gradient_bfloat16(const RmsNormGradientRow<std::uint16_t>& row) {
+  rms_gradient_row(row);
 }
 void add_float(const float* x, float* sums, std::int64_t n) {
   add(x, sums, n);
@@ -118,6 +161,10 @@ HWY_EXPORT(layer_norm_float);
 HWY_EXPORT(layer_norm_bfloat16);
 HWY_EXPORT(gradient_float);
 HWY_EXPORT(gradient_bfloat16);
+HWY_EXPORT(rms_norm_float);
+HWY_EXPORT(rms_norm_bfloat16);
+HWY_EXPORT(rms_gradient_float);
+HWY_EXPORT(rms_gradient_bfloat16);
 HWY_EXPORT(add_float);
 HWY_EXPORT(add_bfloat16);
 
@@ -132,6 +179,18 @@ void layer_norm_gradient(const LayerNormGradientRow<float>& row) {
 }
 void layer_norm_gradient(const LayerNormGradientRow<std::uint16_t>& row) {
   TESSERA_DISPATCH(gradient_bfloat16)(row);
+}
+float rms_norm(const RmsNormRow<float>& row) {
+  return TESSERA_DISPATCH(rms_norm_float)(row);
+}
+float rms_norm(const RmsNormRow<std::uint16_t>& row) {
+  return TESSERA_DISPATCH(rms_norm_bfloat16)(row);
+}
+void rms_norm_gradient(const RmsNormGradientRow<float>& row) {
+  TESSERA_DISPATCH(rms_gradient_float)(row);
+}
+void rms_norm_gradient(const RmsNormGradientRow<std::uint16_t>& row) {
+  TESSERA_DISPATCH(rms_gradient_bfloat16)(row);
 }
 void add_row(const float* x, float* sums, std::int64_t n) {
   TESSERA_DISPATCH(add_float)(x, sums, n);
