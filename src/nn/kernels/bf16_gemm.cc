@@ -52,6 +52,10 @@ bool has_bf16_gemm() {
   return has_bf16_dot();
 }
 
+bool can_turn(const Bf16Gemm& product) {
+  return !belongs_to_amx(product);
+}
+
 std::size_t bf16_gemm_scratch_bytes(const Bf16Gemm& product) {
   const auto all = belongs_to_amx(product) ? words<AmxTiles>(product) : words<DotTiles>(product);
   return static_cast<std::size_t>(all) * sizeof(std::uint32_t);
@@ -72,6 +76,9 @@ void bf16_gemm(const Bf16Gemm& product, const Bf16GemmOutput& out, void* scratch
 namespace tessera::nn::kernels {
 
 bool has_bf16_gemm() {
+  return false;
+}
+bool can_turn(const Bf16Gemm&) {
   return false;
 }
 std::size_t bf16_gemm_scratch_bytes(const Bf16Gemm&) {

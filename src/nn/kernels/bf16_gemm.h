@@ -48,13 +48,18 @@ struct Bf16Gemm {
   std::int64_t first_column = 0;
 };
 
-/// The first of `rows` rows, `stride` elements apart; takes alpha * product, or that is added.
+/// The first of `rows` rows, `stride` elements apart; takes alpha * product, or that is added. Or the first of
+/// `columns` rows: the transpose of alpha * product, where can_turn() and nothing is added.
 struct Bf16GemmOutput {
   std::uint16_t* at;
   std::int64_t stride;
   bool add;
   float alpha;
+  bool turned = false;
 };
+
+/// Whether the transpose of this product can be written.
+bool can_turn(const Bf16Gemm& product);
 
 /// Memory that bf16_gemm() writes on its way, at most 2.3 MiB (without tiles 3.3) beside 2 KiB for each of a rank.
 std::size_t bf16_gemm_scratch_bytes(const Bf16Gemm& product);

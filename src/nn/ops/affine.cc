@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "nn/kernels/bf16_gemm.h"
+#include "nn/kernels/bf16_tiles.h"
 #include "nn/layers/saved_weight.h"
 #include "nn/ops/column_sums.h"
 #include "nn/ops/device.h"
@@ -45,19 +46,18 @@ at::Tensor transposed_parameter(const at::Tensor& w) {
   return is_transpose ? base : at::Tensor();
 }
 
-/// x W^T + bias. The bias is two more columns of x and rows of W^T where loops of our own then add it before they
-/// round.
+/// x W^T + bias. The bias is two more columns of x and of W where loops of our own then add it before they round.
 at::Tensor product_and_bias(const at::Tensor& x, const Weight& weight, const at::Tensor& bias) {
   if (!has_kernels(x) && !weight.packed() && bias.scalar_type() == x.scalar_type())
     return at::addmm(bias, x, weight.tensor().t());
-  constexpr std::int64_t kFewestRows = 32;  // that they multiply
-  if (!has_kernels(x) || x.size(0) < kFewestRows || x.scalar_type() != at::kBFloat16 ||
-      bias.scalar_type() != at::kBFloat16 || !kernels::has_bf16_gemm())
+  constexpr std::int64_t kFewestTileRows = 32;  // fewer are a library's where there are tiles
+  if (!has_kernels(x) || x.scalar_type() != at::kBFloat16 || bias.scalar_type() != at::kBFloat16 ||
+      !kernels::has_bf16_gemm() || (kernels::has_bf16_tiles() && x.size(0) < kFewestTileRows))
     return weight.product(x).add_(bias);
-  const auto ones = at::zeros({x.size(0), 2}, x.options()), rows = at::zeros({2, bias.size(0)}, bias.options());
+  const auto ones = at::zeros({x.size(0), 2}, x.options()), columns = at::zeros({bias.size(0), 2}, bias.options());
   ones.select(1, 0).fill_(1);
-  rows[0].copy_(bias);
-  return weight.product(x, ones, rows);
+  columns.select(1, 0).copy_(bias);
+  return weight.product(x, ones, columns.t());
 }
 
 class Affine : public torch::autograd::Function<Affine> {

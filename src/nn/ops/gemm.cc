@@ -22,7 +22,8 @@
 namespace tessera::nn {
 namespace {
 
-constexpr std::int64_t kFewestRows = 32;  // for which packing the second factor pays
+constexpr std::int64_t kFewestTileRows = 32;
+constexpr std::int64_t kMostTurnedRows = 256;  // beyond, packing the first factor costs as much as the second
 constexpr std::int64_t kColumnsAThread = 64, kRowsAThread = 96;
 
 std::optional<kernels::Bfloat16Matrix> bfloat16_matrix(const at::Tensor& t) {
@@ -41,10 +42,23 @@ std::optional<kernels::Bf16Gemm> with_addend(kernels::Bf16Gemm product, const at
   return product;
 }
 
-/// For tiles the first factor is packed, too.
+/// A product too small for AMX's tiles, for which the first factor is packed, too, is a library's.
 bool panels_pay(std::int64_t rows, std::int64_t columns) {
   constexpr std::int64_t kFewColumns = 32;
-  return kernels::has_bf16_gemm() && rows >= kFewestRows && (columns > kFewColumns || !kernels::has_bf16_tiles());
+  return kernels::has_bf16_gemm() && (!kernels::has_bf16_tiles() || (rows >= kFewestTileRows && columns > kFewColumns));
+}
+
+/// (b^T a^T)^T: a second factor that is a transpose, like a layer's weight, is read as it stands, and the few rows of
+/// the first one are packed instead. The sums are the same. Nothing where that can't be.
+std::optional<kernels::Bf16Gemm> turned(const kernels::Bf16Gemm& p) {
+  const auto transposed = [](const kernels::Bfloat16Matrix& m) {
+    return kernels::Bfloat16Matrix{m.at, m.column, m.row};
+  };
+  const kernels::Bf16Gemm other{transposed(p.b), transposed(p.a), transposed(p.v), transposed(p.u),
+                                p.columns,       p.rows,          p.inner,         p.rank};
+  const bool stands = p.factor == nullptr && other.a.column == 1 && (p.rank == 0 || other.u.column == 1);
+  return stands && p.rows <= kMostTurnedRows && p.inner % 2 == 0 && kernels::can_turn(other) ? std::optional(other)
+                                                                                             : std::nullopt;
 }
 
 /// a b, or a b + u v where u is defined; nothing where a library should do it.
@@ -61,15 +75,18 @@ std::optional<kernels::Bf16Gemm> panel_product_of(const at::Tensor& a, const at:
 /// The same with a packed second factor.
 std::optional<kernels::Bf16Gemm> panel_product_of(const at::Tensor& a, const PackedPanels& b, const at::Tensor& u = {},
                                                   const at::Tensor& v = {}) {
-  if (!panels_pay(kFewestRows, b.columns()) || !b.on_cpu()) return std::nullopt;
+  if (!panels_pay(kFewestTileRows, b.columns()) || !b.on_cpu()) return std::nullopt;
   const auto left = bfloat16_matrix(a);
   if (!left || a.size(1) % 2 != 0) return std::nullopt;
   return with_addend({*left, {}, {}, {}, a.size(0), b.columns(), a.size(1), 0, &b, 0}, u, v);
 }
 
 /// Each thread takes some columns, or some rows.
-void run(const kernels::Bf16Gemm& product, const at::Tensor& out, double alpha, bool add) {
+void run(const kernels::Bf16Gemm& given, const at::Tensor& out, double alpha, bool add) {
   TESSERA_CHECK(out.scalar_type() == at::kBFloat16 && out.stride(-1) == 1, "a product goes to dense rows of its dtype");
+  const auto other = add ? std::nullopt : turned(given);
+  const auto& product = other ? *other : given;
+  const std::int64_t row = other ? 1 : out.stride(0), column = other ? out.stride(0) : 1;  // of `out`
   const bool by_columns =
       product.columns / kColumnsAThread >= std::min<std::int64_t>(at::get_num_threads(), product.rows / kRowsAThread);
   const std::int64_t unit = by_columns ? kColumnsAThread : kRowsAThread;
@@ -87,9 +104,10 @@ void run(const kernels::Bf16Gemm& product, const at::Tensor& out, double alpha, 
       part.a.at += first * part.a.row;
       if (part.rank > 0) part.u.at += first * part.u.row;
     }
-    auto* to = static_cast<std::uint16_t*>(out.mutable_data_ptr()) + first * (by_columns ? 1 : out.stride(0));
+    auto* to = static_cast<std::uint16_t*>(out.mutable_data_ptr()) + first * (by_columns ? column : row);
     const auto scratch = at::empty({static_cast<std::int64_t>(kernels::bf16_gemm_scratch_bytes(part))}, at::kByte);
-    kernels::bf16_gemm(part, {to, out.stride(0), add, static_cast<float>(alpha)}, scratch.mutable_data_ptr());
+    kernels::bf16_gemm(part, {to, out.stride(0), add, static_cast<float>(alpha), other.has_value()},
+                       scratch.mutable_data_ptr());
   });
 }
 
