@@ -75,13 +75,13 @@ DecoderLayer::Readers DecoderLayer::readers(const at::Tensor& hidden, nn::Layer*
 }
 
 MlpOutput DecoderLayer::sequential(const DecoderLayerInput& in) {
-  const auto [first, residual] = readers(in.hidden, attention_norm_.get());
-  auto branch = (*attention_)({first, in.layout, in.cache, in.prefix});
+  const auto [for_attention, residual] = readers(in.hidden, attention_norm_.get());
+  auto branch = (*attention_)({for_attention, in.layout, in.cache, in.prefix});
   if (after_attention_) branch = (*after_attention_)(branch);
   if (branch_scale_ != 1.0) branch = branch * branch_scale_;
   const auto hidden = attention_dropout_->add_to(residual, branch);
-  const auto [second, residual_again] = readers(hidden, mlp_norm_.get());
-  auto out = mlp(second);
+  const auto [for_mlp, residual_again] = readers(hidden, mlp_norm_.get());
+  auto out = mlp(for_mlp);
   if (after_mlp_) out.hidden = (*after_mlp_)(out.hidden);
   if (branch_scale_ != 1.0) out.hidden = out.hidden * branch_scale_;
   out.hidden = dropout_->add_to(residual_again, out.hidden);

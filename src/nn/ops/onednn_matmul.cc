@@ -34,17 +34,25 @@ OnednnMatmul find() {
 #endif
 }
 
+OnednnMatmul onednn_function() {
+  static const OnednnMatmul found = find();
+  return found;
+}
+
 }  // namespace
 
 bool libtorch_has_onednn_matmul() {
   return &at::native::mkldnn_matmul != nullptr;
 }
 
+bool onednn_multiplies_float32() {
+  return onednn_function() != nullptr;
+}
+
 OnednnMatmul onednn_matmul_for(const at::Tensor& a, const at::Tensor& b) {
-  static const OnednnMatmul function = find();
-  const bool fits = function && a.scalar_type() == at::kFloat && a.is_cpu() && b.scalar_type() == at::kFloat &&
+  const bool fits = onednn_function() && a.scalar_type() == at::kFloat && a.is_cpu() && b.scalar_type() == at::kFloat &&
                     b.is_cpu() && a.numel() > 0 && b.numel() > 0;
-  return fits ? function : nullptr;
+  return fits ? onednn_function() : nullptr;
 }
 
 }  // namespace tessera::nn

@@ -13,5 +13,7 @@ bool libtorch_has_onednn_matmul();
 /// Null where libtorch's own choice is right: for other dtypes and devices, on Intel's processors, below
 /// CpuLevel::kAvx512 (where oneDNN has no bfloat16 libtorch refuses float32, too), without that function.
 OnednnMatmul onednn_matmul_for(const at::Tensor& a, const at::Tensor& b);
+/// It is what multiplies float32 on CPUs here.
+bool onednn_multiplies_float32();
 
 }  // namespace tessera::nn

@@ -16,10 +16,13 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-/// Others are left to libtorch's operators.
+/// Others are left to libtorch's operators. Of small tensors a node of our own costs more than the passes that it
+/// saves.
+bool has_sum_loops(const at::Tensor& a) {
+  return has_kernels(a) && a.numel() >= kGrain && (a.scalar_type() == at::kFloat || a.scalar_type() == at::kBFloat16);
+}
 bool have_sum_loops(const at::Tensor& a, const at::Tensor& b) {
-  return has_kernels(a) && b.is_cpu() && a.scalar_type() == b.scalar_type() && a.sizes() == b.sizes() &&
-         (a.scalar_type() == at::kFloat || a.scalar_type() == at::kBFloat16);
+  return has_sum_loops(a) && b.is_cpu() && a.scalar_type() == b.scalar_type() && a.sizes() == b.sizes();
 }
 
 constexpr std::int64_t kAddedBlock = 2048;  // elements, which stay in the first cache from one addend to the next
@@ -54,8 +57,8 @@ at::Tensor sum_of(variable_list addends) {
 }
 
 bool is_row_of(const at::Tensor& b, const at::Tensor& a) {
-  return a.dim() == 2 && b.dim() == 1 && has_kernels(a) && b.is_cpu() && a.scalar_type() == b.scalar_type() &&
-         a.size(1) == b.size(0) && (a.scalar_type() == at::kFloat || a.scalar_type() == at::kBFloat16);
+  return a.dim() == 2 && b.dim() == 1 && has_sum_loops(a) && b.is_cpu() && a.scalar_type() == b.scalar_type() &&
+         a.size(1) == b.size(0);
 }
 
 template <class T>
@@ -108,7 +111,7 @@ at::Tensor add(const at::Tensor& a, const at::Tensor& b) {
 }
 
 std::vector<at::Tensor> for_readers(const at::Tensor& x, std::size_t count) {
-  if (!at::GradMode::is_enabled() || !x.requires_grad()) return std::vector<at::Tensor>(count, x);
+  if (!at::GradMode::is_enabled() || !x.requires_grad() || !has_sum_loops(x)) return std::vector<at::Tensor>(count, x);
   return ForReaders::apply(x, static_cast<std::int64_t>(count));
 }
 

@@ -13,7 +13,7 @@ namespace tessera::nn {
 at::Tensor add(const at::Tensor& a, const at::Tensor& b);
 
 /// x, `count` times, for those that read it, in the order in which they do. Backward adds up their gradients in one
-/// pass over memory, where autograd makes a pass for each; the bits are the same: it begins with the last.
+/// pass over memory, where autograd makes a pass for each, and begins with the last, as autograd does.
 std::vector<at::Tensor> for_readers(const at::Tensor& x, std::size_t count);
 
 template <std::size_t kCount>

@@ -14,6 +14,7 @@
 #include "base/gemm_tiles.h"
 #include "nn/kernels/float_panels.h"
 #include "nn/kernels/row_kernels.h"
+#include "nn/ops/onednn_matmul.h"
 #include "nn/ops/rows.h"
 
 namespace tessera::nn {
@@ -220,9 +221,16 @@ std::int64_t columns_at_a_time(std::int64_t columns) {
   return parts_of(parts_of(columns, tiles), panel_width()) * panel_width();
 }
 
+/// A number of tokens that seldom comes again. oneDNN makes code for each, in about 0.2 ms.
+bool is_rare(std::int64_t tokens) {
+  constexpr std::int64_t kFew = 16, kMany = 256, kUsual = 16;  // of few there are few; many take longer than their code
+  return tokens > kFew && tokens < kMany && tokens % kUsual != 0;
+}
+
 }  // namespace
 
 bool belongs_to_tiles(at::ScalarType dtype, const ProductShape& p) {
+  if (dtype == at::kFloat && onednn_multiplies_float32()) return is_rare(p.rows) || is_rare(p.inner);
   if (dtype == at::kFloat) {
     constexpr std::int64_t kFewestColumns = 32, kShortest = 32;
     const std::int64_t fewest_rows = p.contiguous_columns ? 16 : 64;  // these columns are read faster

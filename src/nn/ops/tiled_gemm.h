@@ -36,7 +36,8 @@ struct ProductShape {
 /// The product a b belongs here, on CPUs. Of 16 bits: where the processor has no instruction for them; libtorch takes
 /// their elements one by one there, but for a few rows with columns of b that are contiguous in memory (generation),
 /// for which it has fast dot products. Of float32: where no library is as fast (multiplies_float32(),
-/// base/cpu_level.h), unless the product is small.
+/// base/cpu_level.h), unless the product is small; where oneDNN is (onednn_matmul.h), a product of a number of tokens
+/// for which it would have to make code.
 bool belongs_to_tiles(const at::Tensor& a, const at::Tensor& b);
 /// The same for b of a's dtype that is yet to be made.
 bool belongs_to_tiles(const at::Tensor& a, std::int64_t columns, bool contiguous_columns);
