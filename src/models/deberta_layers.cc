@@ -54,7 +54,7 @@ DisentangledSelfAttention::Heads DisentangledSelfAttention::heads(const at::Tens
   }
   const auto of_heads = [&](const at::Tensor& bias) { return bias.view({num_heads_, -1}); };
   const auto biases = at::stack({of_heads(q_bias_), at::zeros_like(of_heads(q_bias_)), of_heads(v_bias_)}, 1);
-  const auto all = nn::add((*in_proj_)(hidden), biases.flatten());
+  const auto all = nn::plus((*in_proj_)(hidden), biases.flatten());
   const auto parts = all.view({hidden.size(0), num_heads_, 3, -1}).unbind(2);  // [T, H, D / H]
   return {parts[0], parts[1], parts[2]};
 }
@@ -157,7 +157,7 @@ at::Tensor DebertaConvolution::forward_impl(DebertaConvolutionInput in) {
   const auto& visible = in.layout->visible;
   auto out = convolved(in.embedded, *in.layout->rows);
   if (visible.defined()) out = out.masked_fill(visible.eq(0).unsqueeze(1), 0.0);
-  out = (*norm_)(nn::add(in.hidden, nn::activate((*dropout_)(out), activation_)));
+  out = (*norm_)(nn::plus(in.hidden, nn::activate((*dropout_)(out), activation_)));
   return visible.defined() ? out * visible.unsqueeze(1).to(out.scalar_type()) : out;
 }
 

@@ -93,7 +93,7 @@ MlpOutput DecoderLayer::parallel(const DecoderLayerInput& in) {
   const auto normed = nn::for_readers<2>((*attention_norm_)(for_norm));
   const auto branch = (*attention_)({normed[0], in.layout, in.cache, in.prefix});
   auto out = mlp(mlp_norm_ ? (*mlp_norm_)(for_mlp) : normed[1]);
-  out.hidden = one_dropout_ ? dropout_->add_to(residual, nn::add(branch, out.hidden))
+  out.hidden = one_dropout_ ? dropout_->add_to(residual, nn::plus(branch, out.hidden))
                             : dropout_->add_to(attention_dropout_->add_to(residual, branch), out.hidden);
   return out;
 }

@@ -39,7 +39,7 @@ DistilBertLayer::DistilBertLayer(const families::BertConfig& c, const families::
 at::Tensor DistilBertLayer::forward_impl(BertLayerInput in) {
   const auto [branch, residual] = nn::for_readers<2>(in.hidden);
   in.hidden = branch;
-  const auto attended = (*attention_norm_)(nn::add(residual, (*attention_)(std::move(in))));
+  const auto attended = (*attention_norm_)(nn::plus(residual, (*attention_)(std::move(in))));
   const auto [branch_again, residual_again] = nn::for_readers<2>(attended);
   return (*output_norm_)(dropout_->add_to(residual_again, (*feed_forward_)(branch_again)));
 }

@@ -157,7 +157,7 @@ at::Tensor dropout(const at::Tensor& x, double p) {
 }
 
 at::Tensor dropout_add(const at::Tensor& residual, const at::Tensor& x, double p) {
-  if (p == 0 || residual.scalar_type() != x.scalar_type()) return nn::add(residual, dropout(x, p));
+  if (p == 0 || residual.scalar_type() != x.scalar_type()) return plus(residual, dropout(x, p));
   return DropoutAddFunction::apply(residual, x, p);
 }
 

@@ -71,7 +71,7 @@ void add_row(const at::Tensor& a, const at::Tensor& row, const at::Tensor& sum) 
   });
 }
 
-class AddRow : public torch::autograd::Function<AddRow> {
+class PlusRow : public torch::autograd::Function<PlusRow> {
  public:
   static at::Tensor forward(AutogradContext*, const at::Tensor& a_in, const at::Tensor& b) {
     const auto a = a_in.contiguous(), row = b.contiguous(), sum = at::empty_like(a);
@@ -83,7 +83,7 @@ class AddRow : public torch::autograd::Function<AddRow> {
   }
 };
 
-class Add : public torch::autograd::Function<Add> {
+class Plus : public torch::autograd::Function<Plus> {
  public:
   static at::Tensor forward(AutogradContext*, const at::Tensor& a, const at::Tensor& b) { return sum_of({a, b}); }
   static variable_list backward(AutogradContext*, variable_list grads) { return {grads[0], grads[0]}; }
@@ -105,9 +105,9 @@ class ForReaders : public torch::autograd::Function<ForReaders> {
 
 }  // namespace
 
-at::Tensor add(const at::Tensor& a, const at::Tensor& b) {
-  if (is_row_of(b, a)) return AddRow::apply(a, b);
-  return have_sum_loops(a, b) ? Add::apply(a, b) : at::add(a, b);
+at::Tensor plus(const at::Tensor& a, const at::Tensor& b) {
+  if (is_row_of(b, a)) return PlusRow::apply(a, b);
+  return have_sum_loops(a, b) ? Plus::apply(a, b) : at::add(a, b);
 }
 
 std::vector<at::Tensor> for_readers(const at::Tensor& x, std::size_t count) {

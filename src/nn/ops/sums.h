@@ -10,7 +10,7 @@
 namespace tessera::nn {
 
 /// a + b, of the same sizes, or one row b [n] for all rows of a [N, n].
-at::Tensor add(const at::Tensor& a, const at::Tensor& b);
+at::Tensor plus(const at::Tensor& a, const at::Tensor& b);
 
 /// x, `count` times, for those that read it, in the order in which they do. Backward adds up their gradients in one
 /// pass over memory, where autograd makes a pass for each, and begins with the last, as autograd does.

@@ -12,7 +12,7 @@
 namespace tessera::comm {
 namespace {
 
-constexpr std::size_t kNumel = 40'000;
+constexpr std::size_t kNumel = 70'000;  // long enough to go past the caches
 
 template <class T>
 struct Format;
@@ -38,16 +38,16 @@ std::vector<T> numbers(std::uint32_t seed) {
 }
 
 template <class Out, class In>
-void sums_are_those_of_pieces() {
+void sums_are_those_of_pieces(bool accumulate) {
   const std::vector<In> a = numbers<In>(1), b = numbers<In>(2), c = numbers<In>(3);
-  const Finish finish{1.0F / 3, true};
+  const Finish finish{1.0F / 3, accumulate};
   const auto sum = [&](std::vector<Out>& out, std::size_t begin, std::size_t n) {
     const void* const sources[] = {&a[begin], &b[begin], &c[begin]};
     sum_block(&out[begin], Format<Out>::kValue, sources, Format<In>::kValue, n, finish);
   };
   std::vector<Out> whole = numbers<Out>(4), pieces = whole;
-  sum(whole, 0, kNumel);
-  for (std::size_t i = 0; i < kNumel; ++i) sum(pieces, i, 1);
+  sum(whole, 1, kNumel - 1);  // from where no vector is aligned
+  for (std::size_t i = 1; i < kNumel; ++i) sum(pieces, i, 1);
   std::size_t others = 0;
   for (std::size_t i = 0; i < kNumel; ++i) others += static_cast<float>(whole[i]) != static_cast<float>(pieces[i]);
   EXPECT_EQ(others, 0u) << "of format " << static_cast<int>(Format<In>::kValue) << " into "
@@ -56,9 +56,9 @@ void sums_are_those_of_pieces() {
 
 template <class Out>
 void sums_into() {
-  sums_are_those_of_pieces<Out, float>();
-  sums_are_those_of_pieces<Out, c10::BFloat16>();
-  sums_are_those_of_pieces<Out, c10::Half>();
+  for (const bool accumulate : {false, true}) sums_are_those_of_pieces<Out, float>(accumulate);
+  for (const bool accumulate : {false, true}) sums_are_those_of_pieces<Out, c10::BFloat16>(accumulate);
+  for (const bool accumulate : {false, true}) sums_are_those_of_pieces<Out, c10::Half>(accumulate);
 }
 
 TEST(FloatBlocks, HaveTheBitsOfTheirPieces) {
