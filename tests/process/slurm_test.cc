@@ -28,7 +28,7 @@ class Slurm : public testing::Test {
     std::ofstream(folder_ + "/sft.yaml") << "model_name_or_path: base\n"
                                             "dataset_name: data\n"
                                             "max_seq_length: 64\n"
-                                            "max_steps: 150\n"
+                                            "max_steps: 80\n"
                                             "logging_steps: 1\n"
                                             "save_steps: 20\n"
                                             "disable_tqdm: true\n"
@@ -58,7 +58,7 @@ class Slurm : public testing::Test {
 
   static bool is_there() { return std::getenv("SLURM_CONF") != nullptr; }
   static Finished shell(const std::string& script) {
-    return test::run({"/bin/bash", "-c", "cd " + folder_ + "; " + script});
+    return test::Subprocess({"/bin/bash", "-c", "cd " + folder_ + "; " + script}).finish(std::chrono::minutes(5));
   }
   /// Of a training run of a few steps.
   static std::string task(const std::string& output, int steps = 3) {
@@ -95,14 +95,14 @@ class Slurm : public testing::Test {
     return all.substr(at, all.find(' ', at) - at);
   }
   static void wait_for(const std::string& job, const std::string& wanted) {
-    for (int i = 0; i < 600 && state(job, "JobState") != wanted; ++i)
+    for (int i = 0; i < 1800 && state(job, "JobState") != wanted; ++i)
       std::this_thread::sleep_for(std::chrono::milliseconds(100));
     EXPECT_EQ(state(job, "JobState"), wanted) << text_of(folder_ + "/slurm-" + job + ".out");
   }
   /// Until the job's output has so many lines with this text.
   static void wait_for_lines(const std::string& job, const std::string& text, int lines) {
     const std::string output = folder_ + "/slurm-" + job + ".out";
-    for (int i = 0; i < 1200 && count(text_of(output), text) < lines; ++i)
+    for (int i = 0; i < 3600 && count(text_of(output), text) < lines; ++i)
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
     EXPECT_GE(count(text_of(output), text), lines) << text_of(output);
   }
