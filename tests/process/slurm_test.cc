@@ -25,14 +25,7 @@ class Slurm : public testing::Test {
     fs::create_directory(folder_ + "/data");
     for (const char* name : {"train.jsonl", "test.jsonl"})
       fs::copy(std::string(TESSERA_TEST_DATA) + "/tiny_chat/" + name, folder_ + "/data/" + name);
-    std::ofstream(folder_ + "/sft.yaml") << "model_name_or_path: base\n"
-                                            "dataset_name: data\n"
-                                            "max_seq_length: 64\n"
-                                            "max_steps: 80\n"
-                                            "logging_steps: 1\n"
-                                            "save_steps: 20\n"
-                                            "disable_tqdm: true\n"
-                                            "print_model: false\n";
+    write_settings(80);
     ::setenv("OMP_NUM_THREADS", "1", 1);
     ::setenv("PATH", (fs::path(TESSERA_BINARY).parent_path().string() + ":" + std::getenv("PATH")).c_str(), 1);
     const Finished r = shell("tessera init-model " TESSERA_TEST_DATA "/tiny_chat base");
@@ -46,6 +39,17 @@ class Slurm : public testing::Test {
       GTEST_SKIP() << "there is no cluster: scripts/slurm.sh build/release/test_process --gtest_filter='Slurm.*'";
   }
 
+  static void write_settings(int max_steps) {
+    std::ofstream(folder_ + "/sft.yaml") << "model_name_or_path: base\n"
+                                            "dataset_name: data\n"
+                                            "max_seq_length: 64\n"
+                                            "logging_steps: 1\n"
+                                            "save_steps: 20\n"
+                                            "disable_tqdm: true\n"
+                                            "print_model: false\n"
+                                            "max_steps: "
+                                         << max_steps << "\n";
+  }
   static std::string text_of(const fs::path& path) {
     std::ifstream in(path, std::ios::binary);
     return {std::istreambuf_iterator<char>(in), {}};
@@ -238,6 +242,7 @@ TEST_F(Slurm, TheExampleScriptResumesWithTheSameBits) {
 }
 
 TEST_F(Slurm, ARunSavesBeforeItsTimeIsOver) {
+  write_settings(100000);
   const std::string job = submitted("--time=1 --signal=TERM@57");
   wait_for(job, "FAILED");
   EXPECT_EQ(state(job, "ExitCode"), "143:0");
