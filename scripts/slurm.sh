@@ -5,6 +5,7 @@
 # Each node (n1, n2, ...) is a set of namespaces: it has its own network (10.78.0.N on a switch), host name and processes, and tells SLURM
 # of 64 cores and 4 GPUs. `power off n1` and `power on n1` do what a machine's switch does. The logs are in /run while the cluster is there.
 # Needs root and Debian's packages: apt-get install --no-install-recommends slurm-wlm munge iproute2
+# For srun --mpi=pmi2 with MPI also mpich, for --mpi=pmix openmpi-bin and libpmix-dev.
 set -euo pipefail
 PATH=$PATH:/usr/sbin:/sbin
 nodes=${NODES:-2}
