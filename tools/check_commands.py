@@ -79,7 +79,7 @@ FLAG = re.compile(r"(?<![\w-])--[A-Za-z][\w-]*")
 # Flags of other programs.
 FOREIGN = {
     "vLLM, llama.cpp, docker": "--enable-lora --lora-modules --max-lora-rank --jinja --lora --pooling --shm-size --ipc",
-    "sbatch, srun, mpirun, torchrun, scripts of the project": "--signal --requeue --mpi --map-by --gpus-per-task --gpu-bind --ntasks --no_python --test",
+    "sbatch, srun, mpirun, torchrun, scripts of the project": "--signal --requeue --open-mode --distribution --kill-on-bad-exit --mpi --map-by --gpus-per-task --gpu-bind --ntasks --no_python --test",
     "those of bench/": "--only --rounds --width --rows --device_ms --precision --no_peer --memory --offload_params",
 }
 

@@ -41,7 +41,7 @@ const std::vector<EnvironmentVariable>& environment_variables() {
       {"LOCAL_RANK", "rank within this machine"},
       {"LOCAL_WORLD_SIZE", "ranks on this machine"},
       {"MASTER_ADDR", "address of rank 0"},
-      {"MASTER_PORT", "port of rank 0 (default: 29500)"},
+      {"MASTER_PORT", "port of rank 0 (default: 29500; under srun a port of the job and step)"},
       {"GROUP_RANK", "number of this machine"},
       {"TORCHELASTIC_USE_AGENT_STORE", "True where torchrun listens at MASTER_ADDR:MASTER_PORT"},
       {"TESSERA_JOB_ID", "tells jobs on one machine apart where the launcher does not"},
@@ -61,7 +61,8 @@ const std::vector<EnvironmentVariable>& environment_variables() {
       {"OMPI_COMM_WORLD_RANK", "rank under mpirun (Open MPI); likewise _SIZE, _LOCAL_RANK, _LOCAL_SIZE"},
       {"PMI_RANK", "rank under mpirun (MPICH and others); likewise PMI_SIZE"},
       {"SLURM_PROCID",
-       "rank under srun; likewise SLURM_STEP_NUM_TASKS (else SLURM_NTASKS), SLURM_LOCALID, SLURM_NODEID"},
+       "rank under srun; likewise SLURM_STEP_NUM_TASKS (else SLURM_NTASKS), SLURM_LOCALID, SLURM_NODEID, "
+       "SLURM_JOB_ID, SLURM_STEP_ID, SLURM_STEP_NODELIST"},
       {"OMP_NUM_THREADS", "threads of each rank (set by tessera launch to cores / ranks)"},
       {"OMP_WAIT_POLICY", "active or passive: what threads do that wait (not set: they look for a moment, then sleep)"},
       {"GOMP_SPINCOUNT", "how often they look (set by tessera unless one of the two is)"},

@@ -8,7 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <array>
+#include <bitset>
 #include <cstring>
 
 #include "launch/limits.h"
@@ -17,24 +17,24 @@
 namespace tessera::launch {
 namespace {
 
-constexpr std::size_t kMaxGroups = 4096;
+constexpr pid_t kPids = 1 << 22;  // of Linux (PID_MAX_LIMIT)
 constexpr pid_t kAllIsWell = 0;
 
 /// Reads pids and kAllIsWell until the launcher's end closes. After fork, so no memory
 /// is allocated here.
 [[noreturn]] void keep(int socket) {
-  ::setsid();  // Ctrl-C is for the launcher
-  static std::array<pid_t, kMaxGroups> groups{};
-  std::size_t count = 0;
+  ::setsid();                        // Ctrl-C is for the launcher
+  static std::bitset<kPids> groups;  // pages that nobody writes to take no memory
   pid_t message = 0;
   while (true) {
     const ssize_t n = ::read(socket, &message, sizeof(message));
     if (n < 0 && errno == EINTR) continue;
     if (n != sizeof(message)) break;
     if (message == kAllIsWell) ::_exit(0);
-    if (message > 0 && count < kMaxGroups) groups[count++] = message;
+    if (message > 1 && message < kPids) groups.set(static_cast<std::size_t>(message));
   }
-  for (std::size_t i = 0; i < count; ++i) ::kill(-groups[i], SIGKILL);
+  for (pid_t group = 2; group < kPids; ++group)
+    if (groups.test(static_cast<std::size_t>(group))) ::kill(-group, SIGKILL);
   ::_exit(0);
 }
 

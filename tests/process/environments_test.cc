@@ -34,6 +34,14 @@ std::string port_of(int number) {
   return text(20000 + ::getpid() % 12000 + number);
 }
 
+/// Libraries with the names of MPI's that cannot be loaded.
+std::string folder_without_mpi() {
+  const std::string folder = testing::TempDir() + "no_mpi_" + text(::getpid());
+  fs::create_directories(folder);
+  for (const char* name : {"/libmpi.so.12", "/libmpich.so.12"}) std::ofstream(folder + name) << "none";
+  return folder;
+}
+
 const Launcher kLaunchers[] = {
     {"torchrun", "shm",
      [](int rank) -> Variables {
@@ -89,6 +97,22 @@ const Launcher kLaunchers[] = {
                {"SLURM_STEP_ID", "0"},       {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", port_of(5)},
                {"OMP_NUM_THREADS", "1"}};
      }},
+    // srun --mpi=pmi2 where there is no MPI: gloo moves the bytes, and the ranks meet on the step's first node.
+    {"SlurmWithPmiOnTwoHosts", "hosts",
+     [](int rank) -> Variables {
+       return {{"PMI_RANK", text(rank)},
+               {"PMI_SIZE", "2"},
+               {"SLURM_PROCID", text(rank)},
+               {"SLURM_LOCALID", "0"},
+               {"SLURM_NTASKS", "2"},
+               {"SLURM_NODEID", text(rank)},
+               {"SLURM_NNODES", "2"},
+               {"SLURM_JOB_ID", port_of(6)},
+               {"SLURM_STEP_ID", "0"},
+               {"SLURM_STEP_NODELIST", "localhost"},
+               {"LD_LIBRARY_PATH", folder_without_mpi()},
+               {"OMP_NUM_THREADS", "1"}};
+     }},
 };
 
 class Environments : public testing::Test {
@@ -99,7 +123,10 @@ class Environments : public testing::Test {
     const Finished r = test::run({TESSERA_BINARY, "init-model", kDemo + "model", folder_ + "/model"});
     ASSERT_EQ(r.exit_code, 0) << r.err;
   }
-  static void TearDownTestSuite() { fs::remove_all(folder_); }
+  static void TearDownTestSuite() {
+    fs::remove_all(folder_);
+    fs::remove_all(folder_without_mpi());
+  }
 
   static std::vector<std::string> task(const std::string& output) {
     return {"seq2seq",
@@ -207,6 +234,25 @@ TEST_F(Environments, RanksOnOtherHostsNeedAnAddressToMeetAt) {
   EXPECT_EQ(r.exit_code, 2) << r.err;
   EXPECT_NE(r.err.find("2 of 4 ranks are on this host"), std::string::npos) << r.err;
   EXPECT_NE(r.err.find("MASTER_ADDR"), std::string::npos) << r.err;
+}
+
+/// Two srun of one job at once, with one MASTER_PORT.
+TEST_F(Environments, TasksOfAnotherStepOfSlurmAreNotTakenForRanks) {
+  const auto start = [](int rank, const char* step, const std::string& output) {
+    std::vector<std::string> command = {TESSERA_BINARY};
+    for (const std::string& word : task(output)) command.push_back(word);
+    Variables variables = kLaunchers[5].variables(rank);
+    variables.emplace_back("SLURM_STEP_ID", step);
+    return std::make_unique<Subprocess>(command, variables);
+  };
+  const auto stranger = start(1, "1", "/another_step"), zero = start(0, "0", "/step");
+  std::this_thread::sleep_for(std::chrono::seconds(2));  // in which the two would have met
+  const auto one = start(1, "0", "/step");
+  EXPECT_EQ(zero->finish().exit_code, 0);
+  EXPECT_EQ(one->finish().exit_code, 0);
+  const Finished r = stranger->finish();
+  EXPECT_EQ(r.exit_code, 5) << r.err;
+  EXPECT_NE(r.err.find("the rendezvous at 127.0.0.1:"), std::string::npos) << r.err;
 }
 
 TEST_F(Environments, ARankThatHangsIsNamedWithTheOperation) {

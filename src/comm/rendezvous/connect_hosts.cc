@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cctype>
 #include <charconv>
+#include <cstdio>
 #include <sstream>
 
 #include "base/cpu_quota.h"
@@ -35,8 +36,9 @@ constexpr int kDefaultPort = 29500;   // torchrun's
 constexpr int kMaxRanksOfHost = 250;  // descriptors in one message
 
 Endpoint master(const RankEnvironment& environment) {
-  Endpoint result{variable("MASTER_ADDR"), kDefaultPort};
-  if (result.address.empty() && environment.family == "SLURM") {
+  const std::string& step = environment.slurm_step;
+  Endpoint result{variable("MASTER_ADDR"), step.empty() ? kDefaultPort : port_of_step(step)};
+  if (result.address.empty() && !step.empty()) {
     const char* name = variable("SLURM_STEP_NODELIST").empty() ? "SLURM_JOB_NODELIST" : "SLURM_STEP_NODELIST";
     const std::string nodes = variable(name);
     const auto first = first_node(nodes);
@@ -123,6 +125,12 @@ std::optional<std::string> first_node(const std::string& node_list) {
   return first;
 }
 
+int port_of_step(const std::string& slurm_step) {
+  unsigned long job = 0, step = 0;
+  std::sscanf(slurm_step.c_str(), "%lu.%lu", &job, &step);
+  return static_cast<int>(20000 + (16 * job + step) % 10000);
+}
+
 std::shared_ptr<Communicator> connect_one_host(int rank, int size, int first_rank, const std::string& job_key,
                                                const HostsRendezvous& rendezvous) {
   if (size > kMaxRanksOfHost) {
@@ -149,7 +157,8 @@ std::shared_ptr<Communicator> connect_hosts(const HostsRendezvous& rendezvous) {
   exchange.rank = environment.rank;
   exchange.size = environment.world_size;
   // TORCHELASTIC_RESTART_COUNT is each agent's own: it differs where a machine has come later.
-  exchange.prefix = fmt::format("tessera/{}/", rendezvous.connection);
+  const std::string& step = environment.slurm_step;
+  exchange.prefix = fmt::format("tessera/{}{}{}/", step, step.empty() ? "" : "/", rendezvous.connection);
   exchange.timeout = rendezvous.init_timeout;
   const auto seat = [&](int rank) { return fmt::format("{}{}", exchange.prefix, rank); };
   exchange.is_genuine = [&](int rank, const std::string& text) {

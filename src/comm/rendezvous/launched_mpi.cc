@@ -45,7 +45,8 @@ std::shared_ptr<MpiSession> launched_mpi(const RankEnvironment& environment, std
   try {
     library = open_mpi_library(names);
   } catch (const ConfigError& error) {
-    if (chosen && !variable("MASTER_ADDR").empty()) return nullptr;
+    const bool can_meet = !variable("MASTER_ADDR").empty() || !environment.slurm_step.empty();
+    if (chosen && can_meet) return nullptr;
     throw ConfigError(fmt::format("ranks on several hosts, started by {}, and no MPI can be loaded: {}. Add the folder "
                                   "of its library to LD_LIBRARY_PATH; or set TESSERA_TRANSPORT=gloo, and MASTER_ADDR "
                                   "and MASTER_PORT to the address of rank 0's host and a port that is free there",

@@ -116,6 +116,8 @@ RankEnvironment read_rank_environment() {
     const auto nodes = either("SLURM_STEP_NUM_NODES", "SLURM_NNODES");
     if (nodes || result.family == "SLURM") result.local_world_size = nodes.value_or(1) == 1 ? result.world_size : 0;
     result.local_rank = number_of("SLURM_LOCALID").value_or(result.local_rank);
+    if (value_of("SLURM_STEP_ID") != nullptr)
+      result.slurm_step = fmt::format("{}.{}", variable("SLURM_JOB_ID"), variable("SLURM_STEP_ID"));
   }
   return result;
 }

@@ -13,6 +13,8 @@ struct RankEnvironment {
   int local_rank = 0, local_world_size = -1;  // -1: not said
   /// Equal for all ranks of one job on one host, different between jobs as far as the environment tells.
   std::string job_key;
+  /// SLURM's job and step, "7.0", where srun has started the ranks: equal on all hosts. Otherwise empty.
+  std::string slurm_step = {};
 };
 
 /// Throws ConfigError where the variables contradict each other.

@@ -3,6 +3,7 @@
 
 #include <cstdlib>
 #include <map>
+#include <set>
 #include <string>
 
 #include "comm/rendezvous/connect_hosts.h"
@@ -71,13 +72,28 @@ TEST(Slurm, ALauncherInsideDecides) {
             "1 of 2, local 1, 2 here");
 }
 
+TEST(Slurm, StepsThatRunAtOnceMeetAtPortsOfTheirOwn) {
+  std::set<int> ports;
+  for (const char* step : {"7.0", "7.1", "8.0", "8.1", "4294967.0"}) {
+    EXPECT_GE(port_of_step(step), 20000);
+    EXPECT_LT(port_of_step(step), 30000);
+    ports.insert(port_of_step(step));
+  }
+  EXPECT_EQ(ports.size(), 5u);
+}
+
 TEST(Slurm, AListOfNodesThatIsNoneIsNamed) {
   ::setenv("SLURM_STEP_NODELIST", "gpu[03-05", 1);
-  const HostsRendezvous rendezvous{
-      {.found = true, .family = "SLURM", .rank = 0, .world_size = 2, .local_world_size = 0, .job_key = ""},
-      0,
-      std::chrono::seconds(1),
-      std::chrono::seconds(1)};
+  const HostsRendezvous rendezvous{{.found = true,
+                                    .family = "SLURM",
+                                    .rank = 0,
+                                    .world_size = 2,
+                                    .local_world_size = 0,
+                                    .job_key = "",
+                                    .slurm_step = "7.0"},
+                                   0,
+                                   std::chrono::seconds(1),
+                                   std::chrono::seconds(1)};
   try {
     connect_hosts(rendezvous);
     ADD_FAILURE();
