@@ -200,12 +200,14 @@ TEST_F(Slurm, ABatchScriptWithoutSrunIsRefused) {
   EXPECT_SAYS(text_of(folder_ + "/script.out"), "start it with srun");
 }
 
-TEST_F(Slurm, ARankThatIsKilledEndsTheJobWithItsExitCode) {
+/// srun gives the highest exit code of its tasks, and SLURM's TERM may reach another one before it sees the loss.
+TEST_F(Slurm, ARankThatIsKilledEndsTheJob) {
   const std::string job = submitted();
   wait_for_lines(job, "{'loss'", 1);
   shell("srun --overlap --jobid=" + job + " -N1 -n1 -w n2 pkill --oldest --full -KILL '^tessera sft'");
   wait_for(job, "FAILED");
-  EXPECT_EQ(state(job, "ExitCode"), "137:0");
+  const std::string code = state(job, "ExitCode");
+  EXPECT_TRUE(code == "137:0" || code == "143:0") << code;
   EXPECT_SAYS(text_of(folder_ + "/slurm-" + job + ".out"), "it was killed or it crashed");
   fs::remove_all(folder_ + "/out");
 }
