@@ -198,6 +198,28 @@ TEST_F(Classify, BertGetsAHeadOfItsOwn) {
   EXPECT_SAYS(long_rows.err, "128 positions");
 }
 
+// Another id in config.json, the tokenizer's, would shift the positions of whoever loads the result.
+TEST_F(Classify, ARobertaKeepsThePaddingThatItsPositionsCountFrom) {
+  for (const bool says : {true, false}) {
+    const std::string name = says ? "says" : "defaults";
+    json config = {{"model_type", "roberta"}, {"architectures", {"RobertaForMaskedLM"}},
+                   {"vocab_size", 300},       {"hidden_size", 32},
+                   {"num_hidden_layers", 1},  {"num_attention_heads", 2},
+                   {"intermediate_size", 64}, {"max_position_embeddings", 400}};
+    if (says) config["pad_token_id"] = 1;
+    fs::create_directories(in(name + "_config"));
+    write_file_atomically(in(name + "_config/config.json"), config.dump());
+    ASSERT_EQ(test::run({TESSERA_BINARY, "init-model", in(name + "_config"), in(name)}).exit_code, 0);
+    const auto r = train(1, in(name), "sentiment", name + "_out", {"--tokenizer_name_or_path", kTinyChat});
+    ASSERT_EQ(r.exit_code, 0) << r.err;
+    const auto written = json::parse(read_file(in(name + "_out/config.json")));
+    EXPECT_EQ(written.value("pad_token_id", 1), 1);
+    ASSERT_EQ(train(1, in(name + "_out"), "sentiment", name + "_again", {"--do_train", "false"}).exit_code, 0);
+    EXPECT_NEAR(last_evaluation(name + "_again").at("eval_loss").get<double>(),
+                last_evaluation(name + "_out").at("eval_loss").get<double>(), 1e-6);
+  }
+}
+
 TEST_F(Classify, BadInputIsNamed) {
   const auto folder = model("base"), three = model("three", {"a", "b", "c"});
   const auto expect = [&](const Finished& r, const std::string& part) {
