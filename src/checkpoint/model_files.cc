@@ -4,11 +4,13 @@
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "base/file.h"
 #include "base/json_text.h"
 #include "base/open_file.h"
 #include "base/plain_reason.h"
+#include "families/bert_config.h"
 #include "families/config_reader.h"
 #include "formats/model_folder.h"
 #include "models/gguf_model.h"
@@ -88,8 +90,13 @@ bool apply(const ConfigChanges& changes, ConfigJson& config) {
         if (config.contains(key)) config[key] = said->first;
     }
   }
+  const bool keeps_padding = families::counts_from_padding(config.value("model_type", std::string()));
+  const auto padding = config.find("pad_token_id");
+  const std::optional<ConfigJson> own_padding = padding == config.end() ? std::nullopt : std::optional(*padding);
   for (const TokenId& token : changes.token_ids) align(token, config);
   if (changes.classifier) name_classes(*changes.classifier, config);
+  if (keeps_padding && own_padding) config["pad_token_id"] = *own_padding;
+  if (keeps_padding && !own_padding) config.erase("pad_token_id");
   return config != before;
 }
 

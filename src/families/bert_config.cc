@@ -103,6 +103,10 @@ void read_distilbert_sizes(const ConfigReader& in, BertConfig& c) {
 
 }  // namespace
 
+bool counts_from_padding(const std::string& model_type) {
+  return model_type == "roberta" || model_type == "camembert" || model_type == "xlm-roberta";
+}
+
 void refuse(const ConfigReader& in, const std::string& key, const std::string& why) {
   throw ConfigError(in.file() + ": '" + key + "' " + why, key);
 }

@@ -70,6 +70,10 @@ struct BertConfig {
   std::int64_t longest_row() const { return roberta() ? max_positions - pad_token_id - 1 : max_positions; }
 };
 
+/// Whether a token's position is counted from the id of padding on: with another one in config.json the same weights
+/// compute something else.
+bool counts_from_padding(const std::string& model_type);
+
 /// Throws the ConfigError that a value of the key means: "'key' <why>".
 [[noreturn]] void refuse(const ConfigReader& in, const std::string& key, const std::string& why);
 

@@ -1,5 +1,7 @@
 #include "families/config_reader.h"
 
+#include <cstdlib>
+
 #include "base/bounded_json.h"
 #include "base/file.h"
 #include "base/open_file.h"
@@ -29,6 +31,11 @@ Json read(const std::string& file) {
 }
 
 }  // namespace
+
+bool is_of_transformers_5(const ConfigReader& in) {
+  constexpr int kFirst = 5;
+  return std::atoi(in.get<std::string>("transformers_version", "4").c_str()) >= kFirst;
+}
 
 nlohmann::json read_json(const std::string& file) {
   return read<nlohmann::json>(file);

@@ -79,6 +79,9 @@ class ConfigReader {
   mutable std::set<std::string> asked_;
 };
 
+/// Whether transformers 5 or newer wrote the file.
+bool is_of_transformers_5(const ConfigReader& in);
+
 /// config.json (or another file) of a folder. ConfigError when it is missing or not JSON.
 nlohmann::json read_json(const std::string& file);
 /// Keys in the file's order.

@@ -1,7 +1,5 @@
 #include "families/t5_config.h"
 
-#include <cstdlib>
-
 #include "families/decoder_parse.h"
 
 namespace tessera::families {
@@ -21,22 +19,17 @@ void parse_feed_forward(const ConfigReader& in, const std::string& fallback, T5C
   config.gated = in.get<bool>("is_gated_act", dash != std::string::npos);
 }
 
-bool is_newer(const ConfigReader& in) {
-  constexpr int kFirst = 5;
-  return std::atoi(in.get<std::string>("transformers_version", "4").c_str()) >= kFirst;
-}
-
 /// Version 4 scales where the head is tied; version 5 where T5 and umT5 say so (umT5's first files do not: always),
 /// never in mT5.
 bool scales_head(const ConfigReader& in, const std::string& type, bool tied) {
-  if (type == "mt5") return tied && !is_newer(in);
-  return in.get<bool>("scale_decoder_outputs", tied || (type == "umt5" && is_newer(in)));
+  if (type == "mt5") return tied && !is_of_transformers_5(in);
+  return in.get<bool>("scale_decoder_outputs", tied || (type == "umt5" && is_of_transformers_5(in)));
 }
 
 }  // namespace
 
 bool ties_by_weights(const ConfigReader& in) {
-  return in.get<bool>("tie_word_embeddings", true) && (in.has("scale_decoder_outputs") || is_newer(in));
+  return in.get<bool>("tie_word_embeddings", true) && (in.has("scale_decoder_outputs") || is_of_transformers_5(in));
 }
 
 T5Config parse_t5_config(const ConfigReader& in) {

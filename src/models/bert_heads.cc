@@ -97,7 +97,7 @@ void BertForSequenceClassification::apply_head(const ModelInput& in, const Packe
   const auto logits = scores(first);
   if (in.labels.defined()) {
     const auto loss = config_.is_deberta() ? deberta_classification_loss : classification_loss;
-    out.loss = loss(logits, in.labels, config_.classifier, normalizer(in));
+    out.loss = loss(logits, in.labels, config_.classifier, normalizer(in), token_loss());
     if (!is_training()) out.predictions = at::argmax(logits.detach(), -1);
   }
   if (in.want_logits) out.logits = logits;

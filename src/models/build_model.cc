@@ -58,16 +58,31 @@ std::shared_ptr<Model> build(const families::BertConfig& c, at::ScalarType dtype
   return make_bert(c, dtype);
 }
 
+/// Null: the folder has none, or none that can be read.
+std::shared_ptr<io::TensorSource> weights_of(const std::string& folder) {
+  try {
+    return open_model_weights(folder);
+  } catch (const DataError&) {
+    return nullptr;
+  }
+}
+
 /// A T5 of which the configuration cannot tell; without weights it is as that says.
-bool holds_untied_head(const std::string& folder, const nlohmann::json& json) {
-  const families::ConfigReader in(json, folder + "/config.json");
+bool holds_untied_head(const std::string& folder, const families::ConfigReader& in) {
   const auto type = in.get<std::string>("model_type", "");
   if (!type.ends_with("t5") || !families::ties_by_weights(in)) return false;
-  try {
-    return open_model_weights(folder)->find("lm_head.weight") != nullptr;
-  } catch (const DataError&) {
+  const auto weights = weights_of(folder);
+  return weights && weights->find("lm_head.weight") != nullptr;
+}
+
+/// transformers 5 computes with absolute positions whatever config.json says, and writes no table of distances.
+bool lacks_distances(const std::string& folder, const families::ConfigReader& in) {
+  const std::string key = "position_embedding_type";
+  if (!in.has(key) || !in.get<std::string>(key, "").starts_with("relative_key") || !families::is_of_transformers_5(in))
     return false;
-  }
+  const auto weights = weights_of(folder);
+  return weights && std::none_of(weights->tensors().begin(), weights->tensors().end(),
+                                 [](const auto& tensor) { return tensor.name.ends_with("distance_embedding.weight"); });
 }
 
 /// What config.json would say of the classifier.
@@ -93,7 +108,10 @@ void make_classifier(nlohmann::json& json, const ClassifierHead& head) {
 
 nlohmann::json read_described_config(const std::string& folder) {
   auto json = read_model_config(folder);
-  if (holds_untied_head(folder, json)) json["tie_word_embeddings"] = false;
+  const families::ConfigReader in(json, folder + "/config.json");
+  const bool is_untied = holds_untied_head(folder, in), is_absolute = lacks_distances(folder, in);
+  if (is_untied) json["tie_word_embeddings"] = false;
+  if (is_absolute) json["position_embedding_type"] = "absolute";
   return json;
 }
 

@@ -9,7 +9,8 @@ class TensorSource;
 
 namespace tessera::models {
 
-/// config.json of a folder, with what only its weights tell (whether a newer T5 has a head of its own).
+/// config.json of a folder, with what only its weights tell: whether a newer T5 has a head of its own, and a newer BERT
+/// absolute positions.
 nlohmann::json read_described_config(const std::string& folder);
 
 /// ConfigError where a tensor of the source has another shape than config.json gives it, and where one of the two has

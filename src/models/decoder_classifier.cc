@@ -56,7 +56,7 @@ ModelOutput DecoderClassifier::compute(ModelInput in) {
   const at::Tensor logits = (*score_)(pass.hidden.index_select(0, places));
   if (labels.defined()) {
     const double count = in.loss_normalizer > 0 ? in.loss_normalizer : labels.ne(-100).sum().item<double>();
-    out.loss = classification_loss(logits, labels, *config_.classifier, count);
+    out.loss = classification_loss(logits, labels, *config_.classifier, count, token_loss());
     if (!is_training()) out.predictions = at::argmax(logits.detach(), -1);
   }
   if (in.want_logits) out.logits = logits;

@@ -25,6 +25,7 @@ std::vector<std::string> unused_weights(const nn::HookedModule& model, const io:
   for (const auto& item : model.named_parameters()) {
     has_head = has_head || item.key() == "lm_head.weight" || item.key() == "embed_out.weight";
     used.insert(names.in(source, item.key()));
+    for (auto& name : names.to_write(item.key())) used.insert(std::move(name));
   }
   std::vector<std::string> unused;
   for (const auto& info : source.tensors())

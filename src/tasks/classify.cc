@@ -114,6 +114,12 @@ class ClassifyJob final : public TrainingJob {
     config::Problems problems;
     train::check_metric(arguments_, names_of_class_metrics(data_.problem), problems);
     problems.throw_all();
+    if (arguments_.token_loss.label_smoothing > 0 && data_.problem != ProblemType::kSingleLabel)
+      throw ConfigError(
+          fmt::format("--label_smoothing_factor smooths the one class of a row, and this is a {}; leave it "
+                      "out",
+                      name_of(data_.problem)),
+          "label_smoothing_factor");
     const auto labels = static_cast<std::int64_t>(data_.names.size());
     if (known_ && known_->config.num_labels != labels && !o_.ignore_mismatched_sizes)
       throw ConfigError(fmt::format("'{}' classifies into {} classes, the data has {} ({}); "

@@ -8,7 +8,8 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "train/trainer_state.h"
+#include "chat/jinja/repr.h"
+#include "chat/jinja/value.h"
 
 namespace tessera::tasks {
 namespace {
@@ -105,10 +106,10 @@ std::string predicted_text(ProblemType problem, const at::Tensor& logits, const 
   if (problem == ProblemType::kRegression) return fmt::format("{:.3f}", scores[0].item<double>());
   if (problem == ProblemType::kSingleLabel)
     return names.at(static_cast<std::size_t>(scores.argmax().item<std::int64_t>()));
-  auto holding = nlohmann::ordered_json::array();
+  std::vector<chat::Value> holding;
   for (std::size_t i = 0; i < names.size(); ++i)
     if (scores[static_cast<std::int64_t>(i)].item<double>() > 0) holding.push_back(names[i]);
-  return train::python_text(holding);
+  return chat::repr(chat::make_list(std::move(holding)));
 }
 
 std::vector<std::string> names_of_class_metrics(ProblemType problem) {

@@ -77,9 +77,8 @@ void check(ClassifyOptions& o, config::Problems& problems) {
   problems.require(!o.do_regression || o.problem_type == "auto" || o.problem_type == "regression",
                    "--do_regression and --problem_type " + o.problem_type + " exclude each other", "problem_type");
   if (o.do_regression) o.problem_type = "regression";
-  problems.require(o.training.token_loss.is_plain(),
-                   "--loss_type and --label_smoothing_factor are losses of language models; leave them out",
-                   "loss_type");
+  problems.require(o.training.token_loss.kind == nn::TokenLoss::Kind::kNll,
+                   "--loss_type dft is a loss of language models; leave it out", "loss_type");
   problems.require(o.training.neftune_noise_alpha == 0,
                    "--neftune_noise_alpha is built for tessera sft only; leave it out", "neftune_noise_alpha");
 }

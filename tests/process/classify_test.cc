@@ -137,6 +137,22 @@ TEST_F(Classify, LossesAndMeasuresAreTheReferencesOnAnyNumberOfRanks) {
   }
 }
 
+// Losses of transformers' Trainer, which smooths in evaluations, too.
+TEST_F(Classify, LabelsAreSmoothedAsByTheReference) {
+  const std::vector<double> expected = {0.660007655620575, 0.8109585642814636, 0.7084914445877075, 0.5942362546920776};
+  const auto folder = model("sentiment", {"negative", "positive"});
+  for (const int ranks : {1, 2}) {
+    const auto out = "smooth" + std::to_string(ranks);
+    const auto r = train(ranks, folder, "sentiment", out,
+                         {"--label_smoothing_factor", "0.2", "--eval_strategy", "steps", "--eval_steps", "4"});
+    ASSERT_EQ(r.exit_code, 0) << r.err;
+    const auto found = losses(out);
+    ASSERT_EQ(found.size(), 4u);
+    for (std::size_t i = 0; i < 4; ++i) EXPECT_NEAR(found[i], expected[i], 2e-6 * expected[i]) << i;
+    EXPECT_NEAR(last_evaluation(out).at("eval_loss").get<double>(), 0.815257728099823, 1e-5);
+  }
+}
+
 TEST_F(Classify, AModelWithoutAHeadGetsOneAndTheResultNamesItsClasses) {
   const auto r = train(2, model("base"), "sentiment", "out");
   ASSERT_EQ(r.exit_code, 0) << r.err;
@@ -198,6 +214,28 @@ TEST_F(Classify, BertGetsAHeadOfItsOwn) {
   EXPECT_SAYS(long_rows.err, "128 positions");
 }
 
+// Another id in config.json, the tokenizer's, would shift the positions of whoever loads the result.
+TEST_F(Classify, ARobertaKeepsThePaddingThatItsPositionsCountFrom) {
+  for (const bool says : {true, false}) {
+    const std::string name = says ? "says" : "defaults";
+    json config = {{"model_type", "roberta"}, {"architectures", {"RobertaForMaskedLM"}},
+                   {"vocab_size", 300},       {"hidden_size", 32},
+                   {"num_hidden_layers", 1},  {"num_attention_heads", 2},
+                   {"intermediate_size", 64}, {"max_position_embeddings", 400}};
+    if (says) config["pad_token_id"] = 1;
+    fs::create_directories(in(name + "_config"));
+    write_file_atomically(in(name + "_config/config.json"), config.dump());
+    ASSERT_EQ(test::run({TESSERA_BINARY, "init-model", in(name + "_config"), in(name)}).exit_code, 0);
+    const auto r = train(1, in(name), "sentiment", name + "_out", {"--tokenizer_name_or_path", kTinyChat});
+    ASSERT_EQ(r.exit_code, 0) << r.err;
+    const auto written = json::parse(read_file(in(name + "_out/config.json")));
+    EXPECT_EQ(written.value("pad_token_id", 1), 1);
+    ASSERT_EQ(train(1, in(name + "_out"), "sentiment", name + "_again", {"--do_train", "false"}).exit_code, 0);
+    EXPECT_NEAR(last_evaluation(name + "_again").at("eval_loss").get<double>(),
+                last_evaluation(name + "_out").at("eval_loss").get<double>(), 1e-6);
+  }
+}
+
 TEST_F(Classify, BadInputIsNamed) {
   const auto folder = model("base"), three = model("three", {"a", "b", "c"});
   const auto expect = [&](const Finished& r, const std::string& part) {
@@ -210,7 +248,7 @@ TEST_F(Classify, BadInputIsNamed) {
   expect(train(1, folder, "sentiment", "bad", {"--problem_type", "regression"}), "'negative' is no number");
   expect(train(1, folder, "topics", "bad", {"--problem_type", "single_label_classification"}), "is a list");
   expect(train(1, folder, "nothing", "bad"), "no column 'nothing'");
-  expect(train(1, folder, "sentiment", "bad", {"--label_smoothing_factor", "0.1"}), "--label_smoothing_factor");
+  expect(train(1, folder, "topics", "bad", {"--label_smoothing_factor", "0.1"}), "--label_smoothing_factor");
   expect(train(1, folder, "sentiment", "bad", {"--pad_token", "<none>"}), "is no token of the tokenizer");
 }
 

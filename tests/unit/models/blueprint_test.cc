@@ -7,6 +7,7 @@
 
 #include "families/config_reader.h"
 #include "families/families.h"
+#include "models/check_sizes.h"
 #include "models/model.h"
 #include "support/temp_folder.h"
 
@@ -17,9 +18,9 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 using Shapes = std::vector<std::pair<std::string, std::vector<std::int64_t>>>;
 
-Shapes described(const std::string& file) {
+Shapes described(const std::string& folder) {
   Shapes out;
-  const auto config = families::parse_config(families::read_json(file), file);
+  const auto config = families::parse_config(read_described_config(folder), folder + "/config.json");
   for (const auto& p : families::parameters_of(families::blueprint_of(config))) out.emplace_back(p.name, p.shape);
   return out;
 }
@@ -36,7 +37,7 @@ void expect_equal(const json& config) {
   std::ofstream(folder.path() + "/config.json") << config.dump();
   const auto shapes = built(folder.path());
   EXPECT_GT(shapes.size(), 10u);
-  EXPECT_EQ(described(folder.path() + "/config.json"), shapes) << config.dump();
+  EXPECT_EQ(described(folder.path()), shapes) << config.dump();
 }
 
 TEST(BlueprintOfAModel, EveryFamilysDefaultsAreWhatIsBuilt) {
@@ -89,7 +90,8 @@ TEST(BlueprintOfAModel, HoldsForTheFoldersOfTheTests) {
     if (entry.path().filename() != "config.json" || !families::read_json(entry.path().string()).contains("model_type"))
       continue;
     ++folders;
-    EXPECT_EQ(described(entry.path().string()), built(entry.path().parent_path().string())) << entry.path();
+    const auto folder = entry.path().parent_path().string();
+    EXPECT_EQ(described(folder), built(folder)) << entry.path();
   }
   EXPECT_GT(folders, 20);
 }

@@ -12,6 +12,7 @@
 #include "models/model.h"
 #include "support/temp_folder.h"
 #include "tensor/rng.h"
+#include "tessera/io/tensor_source.h"
 #include "tessera/nn/init.h"
 
 namespace tessera::models {
@@ -107,6 +108,26 @@ INSTANTIATE_TEST_SUITE_P(Families, MaskedLm,
                            std::replace(name.begin(), name.end(), '-', '_');
                            return name;
                          });
+
+// transformers 5 writes both biases of an untied head and computes with the matrix's; so does what is written here.
+TEST(MaskedLmFiles, TheBiasOfTheHeadMayStandBesideThatOfItsMatrix) {
+  for (const std::string type : {"bert", "roberta"}) {
+    const test::TempFolder folder("masked_lm");
+    std::ofstream(folder.path() + "/config.json")
+        << config(type, type == "bert" ? "BertForMaskedLM" : "RobertaForMaskedLM", {{"tie_word_embeddings", false}});
+    ModelConfig family;
+    const auto model = build_model(folder.path(), &family);
+    init_weights(*model, 5);
+    const std::string head = type == "bert" ? "cls.predictions." : "lm_head.";
+    std::vector<std::pair<std::string, at::Tensor>> file;
+    for (const auto& p : model->named_parameters()) file.emplace_back(p.key(), p.value().detach().clone());
+    file.emplace_back(head + "decoder.bias", at::arange(30, at::kFloat));
+    const auto source = io::memory_source(file);
+    EXPECT_TRUE(unused_weights(*model, *source).empty());
+    load_weights(*model, *source);
+    EXPECT_TRUE(at::equal(model->named_parameters()[head + "bias"], at::arange(30, at::kFloat)));
+  }
+}
 
 }  // namespace
 }  // namespace tessera::models

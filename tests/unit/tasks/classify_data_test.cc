@@ -10,6 +10,7 @@
 
 #include "support/program.h"
 #include "support/temp_folder.h"
+#include "tasks/classify_metrics.h"
 #include "tessera/base/error.h"
 
 namespace tessera::tasks {
@@ -83,6 +84,16 @@ TEST_F(ClassDataOf, NumbersAreNamesOfAClassifiersClassesOrTheirPlacesNotBoth) {
   } catch (const DataError& e) {
     EXPECT_SAYS(std::string(e.what()), "the label '0' is none of the model's classes (1, 2)");
   }
+}
+
+// run_classification.py writes the list itself.
+TEST(PredictedText, SeveralClassesAreAListAsPythonPrintsIt) {
+  const auto text = [](const std::vector<double>& logits) {
+    return predicted_text(families::ProblemType::kMultiLabel, at::tensor(logits), {"wet", "don't", "été"});
+  };
+  EXPECT_EQ(text({1, 2, -1}), "['wet', \"don't\"]");
+  EXPECT_EQ(text({-1, -1, 3}), "['été']");
+  EXPECT_EQ(text({-1, -1, -1}), "[]");
 }
 
 }  // namespace
