@@ -3,8 +3,8 @@
 #include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>
 
-#include <cstdint>
 #include <hwy/cache_control.h>
+#include <cstdint>
 #include <limits>
 #include <type_traits>
 
