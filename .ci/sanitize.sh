@@ -10,7 +10,9 @@ kind=asan
 if [ "${1:-}" = asan ] || [ "${1:-}" = tsan ]; then kind=$1 && shift; fi
 declare -A usual=([asan]="comm nn base tensor config launch" [tsan]="comm")
 rooms=${*:-${usual[$kind]}}
-if [ $# -eq 0 ]; then export GTEST_FILTER='-Comm/SeveralHosts.DoTheWholeSuite/1:Comm/SeveralHosts.DoTheWholeSuite/3:Comm/SeveralHosts.DoTheWholeSuite/4'; fi
+# Never under mpirun: UCX, which Debian's MPICH uses, replaces allocation beside AddressSanitizer and crashes, and MPI's libraries leak.
+export GTEST_FILTER='-Comm/Mpirun.*'
+if [ $# -eq 0 ]; then GTEST_FILTER+=':Comm/SeveralHosts.DoTheWholeSuite/1:Comm/SeveralHosts.DoTheWholeSuite/3:Comm/SeveralHosts.DoTheWholeSuite/4'; fi
 
 targets=()
 for room in $rooms; do
