@@ -4,7 +4,6 @@
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <optional>
 
 #include "base/file.h"
 #include "base/json_text.h"
@@ -21,6 +20,8 @@ namespace {
 
 namespace fs = std::filesystem;
 using ConfigJson = nlohmann::ordered_json;
+
+constexpr const char* kPadding = "pad_token_id";
 
 void copy_file_to(const fs::path& file, const fs::path& folder) {
   write_file_atomically((folder / file.filename()).string(), read_file(file.string()));
@@ -70,7 +71,6 @@ void name_classes(const ClassifierNames& classifier, ConfigJson& config) {
     config["id2label"][std::to_string(i)] = classifier.labels[i];
     config["label2id"][classifier.labels[i]] = i;
   }
-  if (classifier.pad_token_id >= 0) config["pad_token_id"] = classifier.pad_token_id;
 }
 
 /// False: it says all that already.
@@ -91,12 +91,13 @@ bool apply(const ConfigChanges& changes, ConfigJson& config) {
     }
   }
   const bool keeps_padding = families::counts_from_padding(config.value("model_type", std::string()));
-  const auto padding = config.find("pad_token_id");
-  const std::optional<ConfigJson> own_padding = padding == config.end() ? std::nullopt : std::optional(*padding);
-  for (const TokenId& token : changes.token_ids) align(token, config);
-  if (changes.classifier) name_classes(*changes.classifier, config);
-  if (keeps_padding && own_padding) config["pad_token_id"] = *own_padding;
-  if (keeps_padding && !own_padding) config.erase("pad_token_id");
+  for (const TokenId& token : changes.token_ids)
+    if (!keeps_padding || token.key != kPadding) align(token, config);
+  if (changes.classifier) {
+    name_classes(*changes.classifier, config);
+    const auto padding = changes.classifier->pad_token_id;
+    if (padding >= 0 && !keeps_padding) config[kPadding] = padding;
+  }
   return config != before;
 }
 

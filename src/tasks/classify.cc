@@ -116,8 +116,7 @@ class ClassifyJob final : public TrainingJob {
     problems.throw_all();
     if (arguments_.token_loss.label_smoothing > 0 && data_.problem != ProblemType::kSingleLabel)
       throw ConfigError(
-          fmt::format("--label_smoothing_factor smooths the one class of a row, and this is a {}; leave it "
-                      "out",
+          fmt::format("--label_smoothing_factor smooths the one class of a row, and this is a {}; leave it out",
                       name_of(data_.problem)),
           "label_smoothing_factor");
     const auto labels = static_cast<std::int64_t>(data_.names.size());

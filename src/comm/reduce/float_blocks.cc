@@ -188,7 +188,7 @@ void sum_formats(void* out, std::span<const void* const> sources, std::size_t n,
     // A long result is not read again soon: it goes past the caches, which would fetch what it overwrites.
     const bool past_caches = std::is_same_v<Out, Float32> && !finish.accumulate && n >= kLong;
     if (past_caches)
-      for (; reinterpret_cast<std::uintptr_t>(to + i) % (lanes * sizeof(float)) != 0; ++i) one(i);
+      for (; i < n && reinterpret_cast<std::uintptr_t>(to + i) % (lanes * sizeof(float)) != 0; ++i) one(i);
     const auto put = [&](V sum, std::size_t at) {
       if constexpr (std::is_same_v<Out, Float32>)
         if (past_caches) return hn::Stream(hn::Mul(sum, scale), d, to + at);

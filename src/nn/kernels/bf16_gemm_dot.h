@@ -57,8 +57,7 @@ class DotTiles {
   }
 
  private:
-  static constexpr std::int64_t kLeftPanel = 48;  // rows that are packed together: whole tiles, whole cache lines
-
+  static constexpr std::int64_t kLeftPanel = 48;   // rows that are packed together: whole tiles, whole cache lines
   static constexpr std::int64_t kTurnedRows = 96;  // rows whose results are turned together: whole tiles and vectors
 
   static bool packs_left(const Bfloat16Matrix& a) { return a.column != 1; }

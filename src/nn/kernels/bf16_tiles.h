@@ -9,6 +9,9 @@ namespace tessera::nn::kernels {
 /// be called.
 bool has_bf16_tiles();
 
+/// A large product of fewer rows is a library's where there are tiles.
+constexpr std::int64_t kFewestTileRows = 32;
+
 /// While it lives this thread may multiply tiles; nothing else that does (a library) may be called.
 class TileScope {
  public:

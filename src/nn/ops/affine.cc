@@ -50,9 +50,8 @@ at::Tensor transposed_parameter(const at::Tensor& w) {
 at::Tensor product_and_bias(const at::Tensor& x, const Weight& weight, const at::Tensor& bias) {
   if (!has_kernels(x) && !weight.packed() && bias.scalar_type() == x.scalar_type())
     return at::addmm(bias, x, weight.tensor().t());
-  constexpr std::int64_t kFewestTileRows = 32;  // fewer are a library's where there are tiles
   if (!has_kernels(x) || x.scalar_type() != at::kBFloat16 || bias.scalar_type() != at::kBFloat16 ||
-      !kernels::has_bf16_gemm() || (kernels::has_bf16_tiles() && x.size(0) < kFewestTileRows))
+      !kernels::has_bf16_gemm() || (kernels::has_bf16_tiles() && x.size(0) < kernels::kFewestTileRows))
     return weight.product(x).add_(bias);
   const auto ones = at::zeros({x.size(0), 2}, x.options()), columns = at::zeros({bias.size(0), 2}, bias.options());
   ones.select(1, 0).fill_(1);

@@ -12,7 +12,7 @@ namespace tessera::nn {
 inline at::Tensor unrounded_column_sums(const at::Tensor& g) {
   const auto dtype = g.scalar_type();
   const std::int64_t rows = g.size(0), n = g.size(1);
-  if (!g.is_cpu() || (dtype != at::kFloat && dtype != at::kBFloat16) || n == 0)
+  if (!g.is_cpu() || !is_float_or_bfloat16(dtype) || n == 0)
     return g.sum(0, /*keepdim=*/false, dtype == at::kDouble ? at::kDouble : at::kFloat);
   const std::int64_t fewest = std::max<std::int64_t>(1, kGrain / n);
   const std::int64_t parts = std::clamp<std::int64_t>(rows / fewest, 1, at::get_num_threads());

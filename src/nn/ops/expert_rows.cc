@@ -19,7 +19,7 @@ using torch::autograd::variable_list;
 
 /// Others are left to libtorch's operators.
 bool has_row_loops(const at::Tensor& t) {
-  return has_kernels(t) && (t.scalar_type() == at::kFloat || t.scalar_type() == at::kBFloat16);
+  return has_kernels(t) && is_float_or_bfloat16(t.scalar_type());
 }
 
 /// Calls f(x) with a number of the kernels' type for t's dtype.

@@ -22,7 +22,6 @@
 namespace tessera::nn {
 namespace {
 
-constexpr std::int64_t kFewestTileRows = 32;
 constexpr std::int64_t kMostTurnedRows = 256;  // beyond, packing the first factor costs as much as the second
 constexpr std::int64_t kColumnsAThread = 64, kRowsAThread = 96;
 
@@ -45,7 +44,8 @@ std::optional<kernels::Bf16Gemm> with_addend(kernels::Bf16Gemm product, const at
 /// A product too small for AMX's tiles, for which the first factor is packed, too, is a library's.
 bool panels_pay(std::int64_t rows, std::int64_t columns) {
   constexpr std::int64_t kFewColumns = 32;
-  return kernels::has_bf16_gemm() && (!kernels::has_bf16_tiles() || (rows >= kFewestTileRows && columns > kFewColumns));
+  return kernels::has_bf16_gemm() &&
+         (!kernels::has_bf16_tiles() || (rows >= kernels::kFewestTileRows && columns > kFewColumns));
 }
 
 /// (b^T a^T)^T: a second factor that is a transpose, like a layer's weight, is read as it stands, and the few rows of
@@ -75,7 +75,7 @@ std::optional<kernels::Bf16Gemm> panel_product_of(const at::Tensor& a, const at:
 /// The same with a packed second factor.
 std::optional<kernels::Bf16Gemm> panel_product_of(const at::Tensor& a, const PackedPanels& b, const at::Tensor& u = {},
                                                   const at::Tensor& v = {}) {
-  if (!panels_pay(kFewestTileRows, b.columns()) || !b.on_cpu()) return std::nullopt;
+  if (!panels_pay(kernels::kFewestTileRows, b.columns()) || !b.on_cpu()) return std::nullopt;
   const auto left = bfloat16_matrix(a);
   if (!left || a.size(1) % 2 != 0) return std::nullopt;
   return with_addend({*left, {}, {}, {}, a.size(0), b.columns(), a.size(1), 0, &b, 0}, u, v);

@@ -55,7 +55,7 @@ void norm_rows(const at::Tensor& x, const NormWeights& affine, const at::Tensor&
 /// moments: [rows], written, or null.
 at::Tensor normed(const at::Tensor& x, const NormWeights& affine, kernels::Moments* moments) {
   const auto dtype = x.scalar_type();
-  if (dtype != at::kFloat && dtype != at::kBFloat16) return normed(x.to(at::kFloat), affine, moments).to(dtype);
+  if (!is_float_or_bfloat16(dtype)) return normed(x.to(at::kFloat), affine, moments).to(dtype);
   const auto y = at::empty(x.sizes(), x.options());
   (dtype == at::kFloat ? norm_rows<float> : norm_rows<std::uint16_t>)(x, affine, y, moments);
   return y;
@@ -115,7 +115,7 @@ class LayerNormFunction : public torch::autograd::Function<LayerNormFunction> {
     const auto saved = ctx->get_saved_variables();
     const auto &weight = saved[1], &bias = saved[2];
     const auto dtype = saved[0].scalar_type();
-    const bool native = dtype == at::kFloat || dtype == at::kBFloat16;
+    const bool native = is_float_or_bfloat16(dtype);
     const std::int64_t n = saved[0].size(-1), parts = parts_of(saved[0].numel() / n, n);
     Backward b{grads[0].contiguous(), saved[0], as_floats(weight), saved[3], {}, {}, {}};
     if (!native) b.gy = b.gy.to(at::kFloat), b.x = b.x.to(at::kFloat);

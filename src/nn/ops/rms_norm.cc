@@ -25,11 +25,6 @@ at::Tensor shifted(const at::Tensor& weight, double offset) {
   return offset == 0.0 ? w : w + offset;
 }
 
-/// Others are computed in float32.
-bool has_rms_norm_rows(at::ScalarType dtype) {
-  return dtype == at::kFloat || dtype == at::kBFloat16;
-}
-
 template <class T>
 void rms_norm_rows(const at::Tensor& x, const at::Tensor& scale, float eps, const at::Tensor& y, float* rstd) {
   const std::int64_t n = x.size(-1);
@@ -46,7 +41,7 @@ void rms_norm_rows(const at::Tensor& x, const at::Tensor& scale, float eps, cons
 
 /// x's rows normalised and scaled, as dtype. rstd: [rows], written, or null.
 at::Tensor rms_normed(const at::Tensor& x, const at::Tensor& scale, float eps, at::ScalarType dtype, float* rstd) {
-  if (x.scalar_type() != dtype || !has_rms_norm_rows(dtype)) {
+  if (x.scalar_type() != dtype || !is_float_or_bfloat16(dtype)) {
     const auto wide = x.to(at::kFloat), y = at::empty_like(wide);
     rms_norm_rows<float>(wide, scale, eps, y, rstd);
     return y.to(dtype);
@@ -102,7 +97,7 @@ class RmsNormFunction : public torch::autograd::Function<RmsNormFunction> {
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const auto saved = ctx->get_saved_variables();
     const auto &x = saved[0], &weight = saved[1];
-    const bool native = grads[0].scalar_type() == x.scalar_type() && has_rms_norm_rows(x.scalar_type());
+    const bool native = grads[0].scalar_type() == x.scalar_type() && is_float_or_bfloat16(x.scalar_type());
     const auto dtype = native ? x.scalar_type() : at::kFloat;
     RmsNormBackward b{grads[0].to(dtype).contiguous(), x.to(dtype),
                       shifted(weight, ctx->saved_data["offset"].toDouble()), saved[2]};

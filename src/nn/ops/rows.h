@@ -10,6 +10,11 @@
 
 namespace tessera::nn {
 
+/// Row kernels that convert in registers take these; others go through float32, or to libtorch.
+inline bool is_float_or_bfloat16(at::ScalarType dtype) {
+  return dtype == at::kFloat || dtype == at::kBFloat16;
+}
+
 /// Elements of work below which another thread costs more than it gives.
 constexpr std::int64_t kGrain = 1 << 15;
 

@@ -19,10 +19,10 @@ using torch::autograd::variable_list;
 /// Others are left to libtorch's operators. Of small tensors a node of our own costs more than the passes that it
 /// saves.
 bool has_sum_loops(const at::Tensor& a) {
-  return has_kernels(a) && a.numel() >= kGrain && (a.scalar_type() == at::kFloat || a.scalar_type() == at::kBFloat16);
+  return has_kernels(a) && a.numel() >= kGrain && is_float_or_bfloat16(a.scalar_type());
 }
 bool have_sum_loops(const at::Tensor& a, const at::Tensor& b) {
-  return has_sum_loops(a) && b.is_cpu() && a.scalar_type() == b.scalar_type() && a.sizes() == b.sizes();
+  return has_sum_loops(a) && b.is_cpu() && a.scalar_type() == b.scalar_type();
 }
 
 constexpr std::int64_t kAddedBlock = 2048;  // elements, which stay in the first cache from one addend to the next
@@ -44,7 +44,8 @@ void add_up(const variable_list& addends, const at::Tensor& sum) {
 /// ((a + b) + c) and so on, each sum rounded.
 at::Tensor sum_of(variable_list addends) {
   bool all_have = true;
-  for (const auto& addend : addends) all_have = all_have && have_sum_loops(addends[0], addend);
+  for (const auto& addend : addends)
+    all_have = all_have && have_sum_loops(addends[0], addend) && addend.sizes() == addends[0].sizes();
   auto sum = addends[0];
   if (!all_have) {
     for (std::size_t k = 1; k < addends.size(); ++k) sum = at::add(sum, addends[k]);
@@ -54,11 +55,6 @@ at::Tensor sum_of(variable_list addends) {
     (sum.scalar_type() == at::kFloat ? add_up<float> : add_up<std::uint16_t>)(addends, sum);
   }
   return sum;
-}
-
-bool is_row_of(const at::Tensor& b, const at::Tensor& a) {
-  return a.dim() == 2 && b.dim() == 1 && has_sum_loops(a) && b.is_cpu() && a.scalar_type() == b.scalar_type() &&
-         a.size(1) == b.size(0);
 }
 
 template <class T>
@@ -106,8 +102,11 @@ class ForReaders : public torch::autograd::Function<ForReaders> {
 }  // namespace
 
 at::Tensor plus(const at::Tensor& a, const at::Tensor& b) {
-  if (is_row_of(b, a)) return PlusRow::apply(a, b);
-  return have_sum_loops(a, b) ? Plus::apply(a, b) : at::add(a, b);
+  if (have_sum_loops(a, b)) {
+    if (a.sizes() == b.sizes()) return Plus::apply(a, b);
+    if (a.dim() == 2 && b.dim() == 1 && a.size(1) == b.size(0)) return PlusRow::apply(a, b);
+  }
+  return at::add(a, b);
 }
 
 std::vector<at::Tensor> for_readers(const at::Tensor& x, std::size_t count) {
