@@ -8,6 +8,7 @@
 
 #include "base/dotted_name.h"
 #include "base/gemm_tiles.h"
+#include "base/head_rows.h"
 #include "estimate/rank_memory.h"
 
 namespace tessera::estimate {
@@ -159,6 +160,31 @@ std::int64_t whole_logits_bytes(const ActivationShape& shape, std::int64_t token
   return 3 * 4 * tokens * shape.classes;
 }
 
+namespace {
+
+/// While a plain head's loss and gradients are made, beside the hidden states' (nn/ops/label_scores.cc).
+std::int64_t loss_bytes(const ActivationShape& shape, std::int64_t tokens, std::int64_t compute_bytes,
+                        Products products) {
+  if (shape.classes == 0) return 0;
+  const std::int64_t dim = shape.hidden, chunk = std::min(kClassesAtOnce, shape.classes);
+  // A row's sums in float32, in 16 bits the product that is added to them, and a chunk of logits.
+  const std::int64_t of_row = 4 * dim + (compute_bytes == 4 ? 0 : compute_bytes * dim) + compute_bytes * chunk;
+  const std::int64_t most = shape.head_trains ? dim : rows_in_one_pass(dim), rows = std::min(tokens, most);
+  std::int64_t out = rows * of_row;
+  if (shape.head_trains) {
+    const std::int64_t piece = std::min(tokens - rows, rows_of_a_piece(dim, shape.classes, compute_bytes));
+    out = std::max(out, piece * (of_row + compute_bytes * shape.classes));
+    if (compute_bytes < 4) out += compute_bytes * chunk * dim;  // a part of the weight's gradient, before it is widened
+  }
+  if (products != Products::kWidened && products != Products::kTiles) return out;
+  const bool in_float32 = compute_bytes == 4;
+  const std::int64_t of_weight = shape.head_trains ? tiles_bytes(chunk, rows, dim, in_float32) : 0;
+  return out +
+         std::max({tiles_bytes(rows, dim, chunk, in_float32), tiles_bytes(rows, chunk, dim, in_float32), of_weight});
+}
+
+}  // namespace
+
 Accumulation accumulation_of(std::int64_t batches_of_a_step, bool sync_each_batch, std::int64_t ranks) {
   if (batches_of_a_step == 1) return Accumulation::kNone;
   return sync_each_batch || ranks == 1 ? Accumulation::kSharded : Accumulation::kUnsharded;
@@ -166,7 +192,6 @@ Accumulation accumulation_of(std::int64_t batches_of_a_step, bool sync_each_batc
 
 ActivationBytes activation_bytes(const ActivationShape& shape, const AdapterActivations& adapters,
                                  const BatchShape& batch, std::int64_t compute_bytes, Products products) {
-  constexpr std::int64_t kLogitsBytes = 16 << 20;  // nn/ops/linear_cross_entropy.cc makes so many at a time
   constexpr std::int64_t kAttentionHidden = 4;
   constexpr std::int64_t kQueriesOfBlock = 128, kScoresOfBlock = 1 << 20;  // nn/ops/attention.cc
   const std::int64_t tokens = batch.tokens(), one = tokens * compute_bytes;
@@ -203,18 +228,8 @@ ActivationBytes activation_bytes(const ActivationShape& shape, const AdapterActi
   }
   const bool in_float32 = compute_bytes == 4;
   if (products != Products::kLibrary) out.working += tiles_bytes(tokens, shape.widest, shape.hidden, in_float32);
-  const std::int64_t logits = std::min(one * shape.classes, std::max(kLogitsBytes, compute_bytes * shape.classes));
-  out.loss = one * shape.hidden + logits;
-  if (shape.whole_logits) {
-    out.loss = one * shape.hidden + whole_logits_bytes(shape, tokens);
-    return out;
-  }
-  if (shape.classes > 0 && (widens || products == Products::kTiles)) {
-    const std::int64_t rows = logits / (compute_bytes * shape.classes);
-    const bool is_tiled = widens || shape.classes <= kLongestFloatInner;
-    out.loss += std::max(is_tiled ? tiles_bytes(rows, shape.classes, shape.hidden, in_float32) : std::int64_t{0},
-                         tiles_bytes(shape.classes, rows, shape.hidden, in_float32));
-  }
+  out.loss = one * shape.hidden + (shape.whole_logits ? whole_logits_bytes(shape, tokens)
+                                                      : loss_bytes(shape, tokens, compute_bytes, products));
   return out;
 }
 

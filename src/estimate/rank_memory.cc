@@ -137,7 +137,9 @@ Parts::Parts(const ModelSizes& s, const RankJob& job) {
                         : !job.low_precision && !multiplies_float32() ? Products::kTiles
                         : !job.low_precision && s.packed > 0          ? Products::kTilesOfPacked
                                                                       : Products::kLibrary;
-  activations = activation_bytes(job.activations, job.adapters, job.batch, compute, products);
+  auto shape = job.activations;
+  shape.head_trains = s.root_trainable >= shape.classes * shape.hidden;
+  activations = activation_bytes(shape, job.adapters, job.batch, compute, products);
   if (copies) {
     // The root, two units and one that is prefetched (of what is not mapped), and the gradients of two units. All of
     // it where units stay gathered until backward.
