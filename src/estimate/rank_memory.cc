@@ -108,8 +108,9 @@ struct Parts {
   bool whole, kept, copies;      // on every rank; gathered from forward to backward; gathers copy
   std::int64_t slices, compute;  // ranks that share a copy; bytes of an element
   std::int64_t trainable, masters, frozen, packed, state, sums, slots, gathered;
-  std::int64_t accumulated;  // gradients of earlier forwards, unsharded
-  bool sums_stay;            // those of earlier forwards, too, in memory of their own
+  std::int64_t accumulated;          // gradients of earlier forwards, unsharded
+  std::int64_t tables_in_slots = 0;  // elements of large tables that are summed where their gradients are made
+  bool sums_stay;                    // those of earlier forwards, too, in memory of their own
   ActivationBytes activations;
 };
 
@@ -154,7 +155,8 @@ Parts::Parts(const ModelSizes& s, const RankJob& job) {
   }
   gathered = 0;
   slots = compute * s.ring + (narrow_tables ? 2 : 4) * s.tables_apart + 4 * s.root_rest;
-  const std::int64_t wide_slots = 4 * (s.root_rest + (narrow_tables ? 0 : s.tables_apart));
+  tables_in_slots = narrow_tables ? 0 : s.tables_apart;
+  const std::int64_t wide_slots = 4 * (s.root_rest + tables_in_slots);
   sums = all_gradients - (whole || sums_stay ? 0 : wide_slots / slices);  // those that need memory of their own
 }
 
@@ -193,8 +195,8 @@ RankPlan plan_in_memory(const Parts& p, const ModelSizes& s) {
   };
   const auto& a = p.activations;
   // Sums come as activations go, block by block: before the last block's backward those of heads are there, in the
-  // first block's its own and those of tables are not yet.
-  const std::int64_t heads = more_than(s.root_trainable, s.root_rest + s.looked_up);
+  // first block's its own and those of tables are not yet. A tied head's may have no memory but its slot.
+  const std::int64_t heads = more_than(s.root_trainable, s.root_rest + std::max(s.looked_up, p.tables_in_slots));
   const std::int64_t tables = more_than(s.looked_up, s.tables_apart);
   const std::int64_t before = p.sums_stay ? p.sums : 0;
   const std::int64_t first_sums = std::max(before, std::min(p.sums, 4 * heads / p.slices));

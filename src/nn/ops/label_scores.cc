@@ -101,6 +101,7 @@ class RowBlock {
   void finish(LabelScores& out) {
     auto* scores = out.scores.mutable_data_ptr<float>() + first_;
     totals_.resize(rows_), factors_.resize(rows_);
+    shrink_.assign(rows_, 1.0f);  // in a second pass
     for (std::int64_t r = 0; r < rows_; ++r) {
       const auto& row = sums_[r];
       const bool counts = labels_[r] >= 0;
@@ -126,9 +127,13 @@ class RowBlock {
         const auto part = static_cast<float>(-factor),
                    of_label = static_cast<float>(factor * row.sum * row.label_slope);
         const auto* sum = expected_.const_data_ptr<float>() + r * dim_;
-        const auto* own = weight.at(std::max<std::int64_t>(0, labels_[r]) * dim_);
         float* g = gradient.at((first_ + r) * dim_);
-        for (std::int64_t i = 0; i < dim_; ++i) g[i] = part * sum[i] + of_label * own[i];
+        if (labels_[r] < 0) {
+          std::fill_n(g, dim_, 0.0f);
+        } else {
+          const auto* own = weight.at(labels_[r] * dim_);
+          for (std::int64_t i = 0; i < dim_; ++i) g[i] = part * sum[i] + of_label * own[i];
+        }
         gradient.store();
       }
     });
@@ -157,7 +162,6 @@ class RowBlock {
       return true;
     });
     const auto& gradients = options_.gradients;
-    shrink_.assign(rows_, 1.0f);
     if (expected_.defined()) add_expected(logits, weight);
     if (gradients.weight)
       is_first ? gradients.weight->set(first, logits, hidden_) : gradients.weight->add(first, logits, hidden_);

@@ -22,10 +22,10 @@ struct CrossEntropyOptions {
   std::optional<at::ScalarType> loss_dtype = {};  // default: hidden's
 };
 
-/// sum over rows of token_loss(scale * (hidden W^T + bias), label) / normalizer, without storing the logits: they are
-/// made in pieces of rows, turned into gradients on the spot (so backward neither recomputes nor reads W), and dropped.
-/// hidden: [rows, dim], weight: [classes, dim], labels: [rows] int64, negative ones count for nothing. Statistics in
-/// float32. Not on the CPU weight_gradient stays empty.
+/// sum over rows of token_loss(scale * (hidden W^T + bias), label) / normalizer, without storing the logits. Gradients
+/// are made at once (label_scores.h), so backward neither recomputes nor reads W. hidden: [rows, dim], weight:
+/// [classes, dim], labels: [rows] int64, negative ones count for nothing. Statistics in float32. Not on the CPU
+/// weight_gradient stays empty.
 at::Tensor linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels,
                                 const CrossEntropyOptions& options);
 

@@ -28,9 +28,9 @@ struct TokenScoreOptions {
 };
 
 /// log softmax(scale * hidden W^T)[label] of every row. hidden: [rows, dim], weight: [classes, dim], labels: [rows]
-/// int64. Logits are made in pieces of rows and dropped. A frozen weight's backward only scales rows that the forward
-/// made; a trained one's makes the logits again, since its gradient weighs each row by what comes from above.
-/// Statistics in float32. Not on the CPU logits are stored, and weight_gradient stays empty.
+/// int64. Logits are not stored (label_scores.h). A frozen weight's backward only scales rows that the forward made; a
+/// trained one's makes the logits again, since its gradient weighs each row by what comes from above. Statistics in
+/// float32. Not on the CPU logits are stored, and weight_gradient stays empty.
 TokenScores token_log_probs(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels,
                             const TokenScoreOptions& options);
 
