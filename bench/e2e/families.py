@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""A training step of every family, all weights, against what matrix products alone reach: the share of the GEMM rate.
+"""A training step of every family, all weights or LoRA, against what matrix products alone reach: the share of the GEMM rate.
 
-    bench/e2e/families.py [--tessera build/release/tessera] [--precision bf16] [--steps 8] [FAMILY ...]
+    bench/e2e/families.py [--tessera build/release/tessera] [--precision bf16] [--steps 8] [--lora] [FAMILY ...]
     bench/e2e/families.py --memory [FAMILY ...]     # what a rank holds beside the formula of `tessera estimate`
 
 Models are few layers of realistic width with random weights, so that the table takes minutes; 2 ranks of one thread, 2 rows of 256 tokens each.
-A token counts 6 operations for each weight of a linear layer and of the head; attention 12 a layer for each of its query's elements and visible
+A token counts 6 operations for each weight of a linear layer and of the head, with LoRA (r 8) 4; attention 12 a layer for each of its query's elements and visible
 keys (DeBERTa: and for positions); lookups, norms, activations, biases count none. The share is by the processor time of rank 0, so that other programs on the machine
 disturb it less: what the step computes, of what products compute in the same time. Prints a Markdown table.
 """
@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 SEQ, BATCH, RANKS = 256, 2, 2
+LORA = ["--lora_r", "8"]
 VOCAB, HIDDEN, HEADS, LAYERS, WIDE = 8192, 768, 12, 3, 3072
 COMMON = {"vocab_size": VOCAB, "bos_token_id": 1, "eos_token_id": 2, "initializer_range": 0.02}
 NEW = {**COMMON, "hidden_size": HIDDEN, "num_attention_heads": HEADS, "num_hidden_layers": LAYERS, "max_position_embeddings": 512}
@@ -37,6 +38,7 @@ FAMILIES = {
     "mistral": ("MistralForCausalLM", LLAMA),
     "mixtral": ("MixtralForCausalLM", {**LLAMA, "num_local_experts": 4, "num_experts_per_tok": 2, "intermediate_size": 1024}),
     "qwen2": ("Qwen2ForCausalLM", LLAMA),
+    "qwen2 152k": ("Qwen2ForCausalLM", {**LLAMA, "vocab_size": 151936, "num_hidden_layers": 6, "tie_word_embeddings": True}),
     "qwen3": ("Qwen3ForCausalLM", {**LLAMA, "head_dim": 64}),
     "phi3": ("Phi3ForCausalLM", {**LLAMA, "pad_token_id": 0}),
     "gemma": ("GemmaForCausalLM", {**LLAMA, "head_dim": 64, "hidden_act": "gelu_pytorch_tanh", "tie_word_embeddings": True}),
@@ -123,9 +125,9 @@ def linear_weights(folder: Path, config: dict) -> float:
     return total + config["vocab_size"] * next(config[key] for key in ("hidden_size", "n_embd", "d_model", "dim") if key in config)
 
 
-def flops_of_a_rank(folder: Path, config: dict) -> float:
+def flops_of_a_rank(folder: Path, config: dict, lora: bool) -> float:
     queries = config["d_kv"] * config["num_heads"] if "d_kv" in config else HIDDEN
-    layers = config.get("n_layer", config.get("num_layers", LAYERS))
+    layers = next(config[key] for key in ("n_layer", "num_layers", "num_hidden_layers") if key in config)
     half, whole = 0.5 * SEQ, SEQ  # visible keys: of causal attention, of one that sees all
     kind = config["architectures"][0]
     keys = layers * (whole + half + whole if "T5" in kind else whole if "MaskedLM" in kind else half)
@@ -133,8 +135,9 @@ def flops_of_a_rank(folder: Path, config: dict) -> float:
     span = config.get("position_buckets", config.get("max_relative_positions", 0))
     tables = layers * len(config.get("pos_att_type", []))
     keys += tables * span
-    of_positions = tables * 2 * span * 6 * HIDDEN * HIDDEN
-    return BATCH * SEQ * (6 * linear_weights(folder, config) + 12 * queries * keys) + of_positions
+    of_weight = 4 if lora else 6
+    of_positions = tables * 2 * span * of_weight * HIDDEN * HIDDEN
+    return BATCH * SEQ * (of_weight * linear_weights(folder, config) + 12 * queries * keys) + of_positions
 
 
 def train(tessera: Path, folder: Path, work: Path, *flags: str) -> list:
@@ -158,20 +161,20 @@ def make_model(tessera: Path, family: str, work: Path) -> dict:
 def measure_memory(tessera: Path, family: str, work: Path) -> Iterator[list]:
     """A row for each way to train."""
     make_model(tessera, family, work)
-    for trained, adapter in (("all", []), ("LoRA", ["--lora_r", "8"])):
+    for trained, adapter in (("all", []), ("LoRA", LORA)):
         for precision, kept, checkpointing in (("fp32", "kept", []), ("bf16", "kept", []), ("fp32", "made again", ["--activation_checkpointing"])):
             line = train(tessera, work / "model", work, "--precision", precision, "--steps", "2", "--memory", *adapter, *checkpointing)[-1]
             yield [family, trained, precision, kept, f"{line['formula_mib']:.0f}", f"{line['held_mib']:.0f}",
                    f"{line['held_mib'] / line['formula_mib']:.2f}", f"{line['base_mib']:.0f}"]
 
 
-def measure(tessera: Path, family: str, precision: str, steps: int, work: Path) -> list:
+def measure(tessera: Path, family: str, precision: str, steps: int, lora: bool, work: Path) -> list:
     config, folder = make_model(tessera, family, work), work / "model"
-    lines = train(tessera, folder, work, "--precision", precision, "--steps", str(steps))
+    lines = train(tessera, folder, work, "--precision", precision, "--steps", str(steps), *(LORA if lora else []))
     timed = [line for line in lines if "step" in line][2:]
     last = next(line for line in lines if "gemm_gflops" in line)
     cpu, clock = (statistics.median(line[key] for line in timed) for key in ("cpu_seconds", "step_seconds"))
-    work_gflop = 1e-9 * flops_of_a_rank(folder, config)
+    work_gflop = 1e-9 * flops_of_a_rank(folder, config, lora)
     return [family, f"{work_gflop:.0f}", f"{1e3 * cpu:.0f}", f"{1e3 * clock:.0f}", f"{last['cpu_gemm_gflops'][precision]:.0f}",
             f"{work_gflop / cpu / last['cpu_gemm_gflops'][precision]:.2f}", f"{work_gflop / clock / last['gemm_gflops'][precision]:.2f}"]
 
@@ -181,6 +184,7 @@ def main() -> None:
     parser.add_argument("--tessera", type=Path, default=Path(__file__).resolve().parents[2] / "build/release/tessera")
     parser.add_argument("--precision", choices=["bf16", "fp32"], default="bf16")
     parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--lora", action="store_true", help="adapters on all linear layers instead of all weights")
     parser.add_argument("--memory", action="store_true", help="what a rank holds, in MiB; steps and precision are then its own")
     parser.add_argument("families", nargs="*", metavar="FAMILY", help="of: " + ", ".join(FAMILIES))
     args = parser.parse_args()
@@ -199,7 +203,7 @@ def main() -> None:
     print("| family | GFLOP of a rank | processor ms | ms | GFLOP/s of products | share, processor time | share, clock |\n|" + " --- |" * 7)
     for family in args.families or FAMILIES:
         with tempfile.TemporaryDirectory() as work:
-            print("| " + " | ".join(measure(args.tessera.resolve(), family, args.precision, args.steps, Path(work))) + " |", flush=True)
+            print("| " + " | ".join(measure(args.tessera.resolve(), family, args.precision, args.steps, args.lora, Path(work))) + " |", flush=True)
 
 
 if __name__ == "__main__":
