@@ -76,8 +76,7 @@ ActivationShape activation_shape(const std::vector<ModelTensor>& tensors) {
   std::int64_t table = 0, head = 0;
   for (const auto& t : tensors) {
     const auto unit = unit_of(t.name);
-    const bool packed_head = t.packed_bytes > 0 && unit.empty() && is_head(t.name);
-    if (packed_head) out.whole_logits = true;
+    if (t.packed_bytes > 0 && unit.empty() && is_head(t.name)) out.packed_head = true;
     if (t.shape.size() != 2) continue;
     if (unit.empty()) {
       if (is_of_positions(t)) continue;
@@ -171,6 +170,8 @@ std::int64_t loss_bytes(const ActivationShape& shape, std::int64_t tokens, std::
   const std::int64_t of_row = 4 * dim + (compute_bytes == 4 ? 0 : compute_bytes * dim) + compute_bytes * chunk;
   const std::int64_t most = shape.head_trains ? dim : rows_in_one_pass(dim), rows = std::min(tokens, most);
   std::int64_t out = rows * of_row;
+  if (!shape.head_trains) out += compute_bytes * dim * rows;  // the labels' weights
+  if (shape.packed_head) out += compute_bytes * chunk * dim;
   if (shape.head_trains) {
     const std::int64_t piece = std::min(tokens - rows, rows_of_a_piece(dim, shape.classes, compute_bytes));
     out = std::max(out, piece * (of_row + compute_bytes * shape.classes));

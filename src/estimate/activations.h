@@ -22,7 +22,8 @@ struct ActivationShape {
   std::int64_t attended = 0;  // by all blocks: what attention gives
   std::int64_t classes = 0;   // of the output head
   bool head_trains = false;
-  bool whole_logits = false;  // of a head with an adapter or packed: the loss does not make them in parts
+  bool packed_head = false;
+  bool whole_logits = false;  // of a head with an adapter: the loss does not make them in parts
   // Where attention keeps its probabilities: for each token a number a key and head.
   std::int64_t heads = 0;          // by all blocks
   std::int64_t heads_largest = 0;  // by one block

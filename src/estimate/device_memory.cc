@@ -209,7 +209,7 @@ void DeviceParts::add_head(const ModelSizes& s, const DeviceJob& job) {
     // product that goes into the gradient. The weight's gradient is summed up in 32 bits, then rounded.
     loss = one * 4 * a.hidden + compute_ * rows * (a.classes + a.hidden);
     if (job.head_trains) loss = std::max(loss, one * 4 * a.hidden + compute_ * numel) + 4 * numel;
-    if (a.whole_logits) loss = one * 4 * a.hidden + whole_logits_bytes(a, tokens);
+    if (a.whole_logits || a.packed_head) loss = one * 4 * a.hidden + whole_logits_bytes(a, tokens);
   }
   if (!job.head_trains) return;
   // A table's gradient is added to the head's where they are one, and then copied to the sum.

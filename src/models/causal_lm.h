@@ -80,6 +80,7 @@ class CausalLm : public Model {
                                                  std::int64_t prefix);
   ModelOutput step(const ModelInput& in);
   nn::Layer& head();
+  nn::Weight head_weight();
   bool loss_is_fused(const ModelInput& in);
   at::Tensor logits(const at::Tensor& hidden);
   void loss(const ModelInput& in, const DecoderBatch& batch, const Pass& pass, const nn::GradientSlot& slot,

@@ -18,6 +18,10 @@ nn::Layer& CausalLm::head() {
   return lm_head_ ? static_cast<nn::Layer&>(*lm_head_) : static_cast<nn::Layer&>(*embedding_);
 }
 
+nn::Weight CausalLm::head_weight() {
+  return lm_head_ ? lm_head_->handle() : nn::Weight(embedding_->head_weight());
+}
+
 at::Tensor CausalLm::logits(const at::Tensor& hidden) {
   auto out = head()(hidden);
   if (head_bias_.defined()) out = out + head_bias_;
@@ -27,9 +31,9 @@ at::Tensor CausalLm::logits(const at::Tensor& hidden) {
 }
 
 // The head's weight is read outside of the head's own call, so not where that call is intercepted or more than a
-// product.
+// product. On a device a packed one would be unpacked whole.
 bool CausalLm::loss_is_fused(const ModelInput& in) {
-  const bool reads_head = !lm_head_ || (!lm_head_->adapter() && !lm_head_->codec());
+  const bool reads_head = !lm_head_ || (lm_head_->multiplies_values() && (!lm_head_->codec() || in.input_ids.is_cpu()));
   return in.labels.defined() && !in.want_logits && !head().hooked() && reads_head;
 }
 
@@ -49,10 +53,9 @@ void CausalLm::loss(const ModelInput& in, const DecoderBatch& batch, const Pass&
     options.loss_dtype = at::kFloat;
     if (!is_training()) options.predictions = &predictions;
     options.bias = lm_head_ ? lm_head_->bias : head_bias_;
-    const auto weight = lm_head_ ? lm_head_->weight : embedding_->head_weight();
     const auto chosen = is_training() ? counts.nonzero().flatten() : at::Tensor();
     const auto rows = [&](const at::Tensor& t) { return chosen.defined() ? t.index_select(0, chosen) : t; };
-    out.loss = nn::linear_cross_entropy(rows(pass.hidden), weight, rows(batch.labels), options);
+    out.loss = nn::linear_cross_entropy(rows(pass.hidden), head_weight(), rows(batch.labels), options);
   } else {
     const auto flat = logits(pass.hidden);
     out.loss = nn::sum_token_losses(flat.to(at::kFloat), batch.labels, token_loss()) / normalizer;
@@ -85,7 +88,7 @@ void CausalLm::score(const ModelInput& in, const DecoderBatch& batch, const Pass
     options.softcap = config_.logit_softcap;
     options.statistics = statistics;
     options.weight_gradient = slot;
-    scores = nn::token_log_probs(hidden, lm_head_ ? lm_head_->weight : embedding_->head_weight(), labels, options);
+    scores = nn::token_log_probs(hidden, head_weight(), labels, options);
   } else {
     scores = nn::token_log_probs_of(logits(hidden), labels, statistics);
   }

@@ -161,7 +161,7 @@ void T5ForConditionalGeneration::fused_loss(const ModelInput& in, const at::Tens
                                             const nn::GradientSlot& slot, ModelOutput& out) {
   const auto labels = in.labels.flatten();
   const double scale = config_.scales_head ? std::pow(static_cast<double>(config_.d_model), -0.5) : 1.0;
-  const auto weight = lm_head_ ? lm_head_->weight : shared_->head_weight();
+  const auto weight = lm_head_ ? lm_head_->handle() : nn::Weight(shared_->head_weight());
   nn::CrossEntropyOptions options{.scale = scale,
                                   .normalizer = normalizer(in),
                                   .token_loss = token_loss(),
@@ -183,11 +183,10 @@ double T5ForConditionalGeneration::normalizer(const ModelInput& in) const {
   return in.loss_normalizer > 0 ? in.loss_normalizer : in.labels.ne(-100).sum().item<double>();
 }
 
-// The head's weight is read outside of the head's own call, so not where that call is intercepted or more than a
-// product.
+// As CausalLm's.
 bool T5ForConditionalGeneration::loss_is_fused(const ModelInput& in) {
   return in.labels.defined() && !in.want_logits && !head().hooked() &&
-         (!lm_head_ || (!lm_head_->adapter() && !lm_head_->codec()));
+         (!lm_head_ || (lm_head_->multiplies_values() && (!lm_head_->codec() || in.labels.is_cpu())));
 }
 
 void T5ForConditionalGeneration::loss(const ModelInput& in, const at::Tensor& hidden, const nn::GradientSlot& slot,

@@ -122,6 +122,7 @@ class Int8Codec final : public tensor::Codec, public tensor::DeviceCodec {
     return matrix.fields[kInt8Codes].to(at::kFloat).mul_(scales).to(dtype);
   }
 
+  bool rounds_inputs() const override { return true; }
   at::Tensor inference_product(const tensor::PackedMatrix& matrix, const at::Tensor& x) const override {
     const at::NoGradGuard no_grad;
     const auto rows = int8_rows(x, threshold_);

@@ -56,16 +56,11 @@ std::int64_t ranks_of_host(const comm::Communicator& group) {
   return ranks > 0 ? ranks : group.size();
 }
 
-/// Whether the loss reads the head's weight itself, and makes logits in parts (models/causal_lm_head.cc).
-bool head_is_plain(const std::vector<estimate::SizedParameter>& parameters, const peft::AdapterReport* adapters) {
-  const auto is_packed = [](const estimate::SizedParameter& p) {
-    return p.packed_bytes > 0 && estimate::unit_of(p.name).empty() && estimate::is_head(p.name);
-  };
-  const auto is_adapted = [](const std::string& module) {
+/// Whether the head has an adapter, so that the loss does not read its weight (models/causal_lm_head.cc).
+bool head_is_adapted(const peft::AdapterReport& adapters) {
+  return std::any_of(adapters.adapted.begin(), adapters.adapted.end(), [](const std::string& module) {
     return estimate::unit_of(module).empty() && estimate::is_head(module);
-  };
-  return std::none_of(parameters.begin(), parameters.end(), is_packed) &&
-         (!adapters || std::none_of(adapters->adapted.begin(), adapters->adapted.end(), is_adapted));
+  });
 }
 
 /// Of its files: in the dtype of the computation, or packed as they have it.
@@ -173,10 +168,13 @@ DescribedJob described_job(const Assembled& model, const fsdp::FsdpOptions& fsdp
   auto tensors =
       estimate::at_places(described_tensors(settings.model_folder), lora ? json_text(lora->layer_replication) : "");
   job.activations = estimate::activation_shape(tensors);
-  if (!head_is_plain(parameters, model.adapters ? &*model.adapters : nullptr)) job.activations.whole_logits = true;
+  job.activations.packed_head = std::any_of(parameters.begin(), parameters.end(), [](const auto& p) {
+    return p.packed_bytes > 0 && estimate::unit_of(p.name).empty() && estimate::is_head(p.name);
+  });
   job.batch = settings.batch;
   job.batch.checkpointing = fsdp.activation_checkpointing != nullptr;
   if (model.adapters) {
+    job.activations.whole_logits = head_is_adapted(*model.adapters);
     const auto& method = *model.adapters->method;
     if (const auto* prompt = dynamic_cast<const peft::VirtualTokenMethod*>(&method); prompt && job.batch.length > 0)
       job.batch.length += estimate::tokens_in_front(method.type(), prompt->num_virtual_tokens);

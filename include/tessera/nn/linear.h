@@ -33,6 +33,9 @@ class Linear : public Adaptable<LinearAdapter> {
   std::shared_ptr<const tensor::Codec> codec() const { return packed_ ? packed_->matrix()->codec : nullptr; }
   /// The weight as products see it, [out_features, in_features].
   Weight handle() const;
+  /// Whether a call is x W^T + b with the weight's values: there is no adapter, and the codec does not round inputs, as
+  /// LLM.int8() does in inference.
+  bool multiplies_values() const;
   /// x W^T + b, whatever adapter there is.
   at::Tensor product(const at::Tensor& x) const;
 

@@ -33,6 +33,8 @@ class Weight {
   std::int64_t out_features() const;
   /// The same, whose products are those with its values, in the dtype of their inputs.
   Weight of_values() const { return packed() ? Weight(packed_) : *this; }
+  /// The dtype of products with inputs of this one.
+  at::ScalarType compute_dtype(at::ScalarType of_inputs) const;
   /// Only a dense weight can train.
   bool trains() const { return !packed() && tensor_.requires_grad(); }
 
@@ -46,7 +48,7 @@ class Weight {
   /// W [out, in] as a dense matrix: a packed one unpacked to this dtype, on the device of its codes; a dense one as it
   /// is.
   at::Tensor dequantise(at::ScalarType dtype) const;
-  /// Rows [begin, begin + count) of it, on the CPU, of a packed one.
+  /// Rows [begin, begin + count) of it, on the CPU; of a dense one a view.
   at::Tensor dequantised_rows(std::int64_t begin, std::int64_t count, at::ScalarType dtype) const;
 
  private:

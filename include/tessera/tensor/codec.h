@@ -51,6 +51,8 @@ class Codec {
   /// The values of a part of the matrix; out: its first row, `stride` elements before the next. May be called by
   /// several threads at a time.
   virtual void decode(const PackedMatrix& matrix, const MatrixTile& tile, float* out, std::int64_t stride) const = 0;
+  /// Whether inference rounds x, too.
+  virtual bool rounds_inputs() const { return false; }
   /// x W^T [N, rows] as inference has it, of a codec that rounds x [N, columns], too; undefined: it is the product with
   /// the values. In x's dtype, on the device of x and the fields, without autograd.
   virtual at::Tensor inference_product(const PackedMatrix&, const at::Tensor& /*x*/) const { return {}; }

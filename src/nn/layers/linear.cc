@@ -49,6 +49,10 @@ Weight Linear::handle() const {
   return layout_ == WeightLayout::kInOut ? weight.t() : weight;
 }
 
+bool Linear::multiplies_values() const {
+  return !adapter() && (!packed_ || is_training() || !codec()->rounds_inputs());
+}
+
 at::Tensor Linear::product(const at::Tensor& x) const {
   return affine(x, handle(), bias);
 }

@@ -31,6 +31,10 @@ std::int64_t Weight::out_features() const {
   return packed() ? packed_->rows : tensor_.size(0);
 }
 
+at::ScalarType Weight::compute_dtype(at::ScalarType of_inputs) const {
+  return packed() ? compute_.value_or(of_inputs) : of_inputs;
+}
+
 at::Tensor Weight::product(const at::Tensor& x, const at::Tensor& u, const at::Tensor& v) const {
   if (!packed()) return dense_product(x, tensor_.t(), u, v);
   if (compute_ && compute_ != x.scalar_type()) return plus(product(x.to(*compute_)).to(x.scalar_type()), u, v);
@@ -58,6 +62,7 @@ at::Tensor Weight::dequantise(at::ScalarType dtype) const {
 }
 
 at::Tensor Weight::dequantised_rows(std::int64_t begin, std::int64_t count, at::ScalarType dtype) const {
+  if (!packed()) return tensor_.narrow(0, begin, count);
   return tensor::unpack(*packed_, {begin, count, 0, packed_->columns}, dtype);
 }
 

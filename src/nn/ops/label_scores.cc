@@ -1,10 +1,13 @@
 #include "nn/ops/label_scores.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
+#include <cstring>
 #include <limits>
 #include <string>
 
@@ -83,7 +86,15 @@ class RowBlock {
       if (head_.softcap > 0) kernels::softcap_backward(finished, x, head_.softcap, n);
       return expected_.defined();
     });
-    if (expected_.defined()) add_expected(logits, weight);
+    if (!expected_.defined()) return;
+    if (!of_labels_.defined()) of_labels_ = at::empty_like(hidden_);
+    const auto rows = of_labels_.element_size() * dim_;
+    for (std::int64_t r = 0; r < rows_; ++r) {
+      if (const auto label = label_in(r, first, n); label >= 0)
+        std::memcpy(static_cast<std::byte*>(of_labels_.mutable_data_ptr()) + r * rows,
+                    static_cast<const std::byte*>(weight.const_data_ptr()) + label * rows, rows);
+    }
+    add_expected(logits, weight);
   }
 
   /// The same for sums alone, which leaves the logits as they are.
@@ -119,20 +130,20 @@ class RowBlock {
   void write_gradient() const {
     if (!expected_.defined()) return;
     for_rows(rows_, dim_, [&](std::int64_t begin, std::int64_t end) {
-      ReadRow weight(head_.weight, dim_);
+      ReadRow of_label(of_labels_, dim_);
       WriteRow gradient(options_.gradients.hidden, dim_);
       for (std::int64_t r = begin; r < end; ++r) {
         const auto& row = sums_[r];
         const double factor = static_cast<double>(factors_[r]) * head_.scale * std::exp(row.top - totals_[r]);
-        const auto part = static_cast<float>(-factor),
-                   of_label = static_cast<float>(factor * row.sum * row.label_slope);
+        const auto of_others = static_cast<float>(-factor),
+                   of_own = static_cast<float>(factor * row.sum * row.label_slope);
         const auto* sum = expected_.const_data_ptr<float>() + r * dim_;
         float* g = gradient.at((first_ + r) * dim_);
         if (labels_[r] < 0) {
           std::fill_n(g, dim_, 0.0f);
         } else {
-          const auto* own = weight.at(labels_[r] * dim_);
-          for (std::int64_t i = 0; i < dim_; ++i) g[i] = part * sum[i] + of_label * own[i];
+          const auto* own = of_label.at(r * dim_);
+          for (std::int64_t i = 0; i < dim_; ++i) g[i] = of_others * sum[i] + of_own * own[i];
         }
         gradient.store();
       }
@@ -152,7 +163,7 @@ class RowBlock {
       finish_logits(first, x, n);
       if (head_.softcap > 0) std::copy(x, x + n, finished);
       kernels::scaled_softmax(x, static_cast<float>(totals_[r]), -factor, n);
-      if (const auto label = labels_[r] - first; label >= 0 && label < n) x[label] += factor * (1 - smoothing);
+      if (const auto label = label_in(r, first, n); label >= 0) x[label] += factor * (1 - smoothing);
       if (smoothing > 0) {
         const auto of_each = static_cast<float>(factor * smoothing / classes());
         for (std::int64_t i = 0; i < n; ++i) x[i] += of_each;
@@ -174,7 +185,11 @@ class RowBlock {
   }
 
  private:
-  double classes() const { return static_cast<double>(head_.weight.size(0)); }
+  double classes() const { return static_cast<double>(head_.weight.out_features()); }
+  /// The label's place in a chunk of n classes; negative: it is in another.
+  std::int64_t label_in(std::int64_t r, std::int64_t first, std::int64_t n) const {
+    return labels_[r] >= first && labels_[r] < first + n ? labels_[r] - first : -1;
+  }
 
   /// work(row, its numbers in float32, memory for as many) for each row of x; what returns true is stored.
   template <class Work>
@@ -195,7 +210,7 @@ class RowBlock {
   }
 
   /// A chunk of a row's products become logits, and all of the row but what needs exponentials is brought up to date.
-  /// Returns the label's place in the chunk, whose logit is taken out; negative: it is in another.
+  /// Returns label_in(); the label's logit is taken out.
   std::int64_t take(std::int64_t r, std::int64_t first, float* x, std::int64_t n) {
     auto& row = sums_[r];
     finish_logits(first, x, n);
@@ -204,7 +219,7 @@ class RowBlock {
       if (best > row.best) row.best = best, row.best_at = first + (std::find(x, x + n, best) - x);
     }
     if (options_.statistics || options_.label_smoothing > 0) row.logits += kernels::sum(x, n);
-    const std::int64_t label = labels_[r] >= first && labels_[r] < first + n ? labels_[r] - first : -1;
+    const std::int64_t label = label_in(r, first, n);
     if (label >= 0) {
       row.label = x[label];
       if (head_.softcap > 0) row.label_slope = 1 - (row.label / head_.softcap) * (row.label / head_.softcap);
@@ -250,6 +265,7 @@ class RowBlock {
   const LabelScoreOptions& options_;
   std::vector<RowSums> sums_;
   std::vector<float> shrink_;  // what the last chunk's exponentials made of those before
+  at::Tensor of_labels_;       // [rows, dim]: their weights
   at::Tensor expected_;        // [rows, dim] float32, a sum over classes of what a class's weight is multiplied by
   std::vector<double> totals_;
   std::vector<float> factors_;
@@ -266,9 +282,10 @@ void check_labels(const at::Tensor& labels, std::int64_t classes) {
 
 /// work(first, weight) for each chunk of classes.
 template <class Work>
-void for_chunks(const at::Tensor& weight, const Work& work) {
-  for (std::int64_t first = 0; first < weight.size(0); first += kClassesAtOnce)
-    work(first, weight.narrow(0, first, std::min(kClassesAtOnce, weight.size(0) - first)));
+void for_chunks(const Weight& weight, at::ScalarType dtype, const Work& work) {
+  const std::int64_t classes = weight.out_features();
+  for (std::int64_t first = 0; first < classes; first += kClassesAtOnce)
+    work(first, weight.dequantised_rows(first, std::min(kClassesAtOnce, classes - first), dtype).contiguous());
 }
 
 /// Logits of some rows, chunk after chunk, between the two passes: where the weight's gradient will be, or in memory of
@@ -298,13 +315,13 @@ class KeptLogits {
 
 }  // namespace
 
-LabelScores label_scores(const at::Tensor& hidden, const LogitHead& given, const at::Tensor& labels,
+LabelScores label_scores(const at::Tensor& given_hidden, LogitHead head, const at::Tensor& labels,
                          const LabelScoreOptions& options) {
-  const std::int64_t rows = hidden.size(0), dim = hidden.size(1), classes = given.weight.size(0);
+  const auto dtype = head.weight.compute_dtype(given_hidden.scalar_type());
+  const auto hidden = given_hidden.to(dtype);
+  const std::int64_t rows = hidden.size(0), dim = hidden.size(1), classes = head.weight.out_features();
   check_labels(labels, classes);
-  const auto weight = given.weight.contiguous(),
-             bias = given.bias.defined() ? given.bias.to(at::kFloat).contiguous() : at::Tensor();
-  const LogitHead head{weight, bias, given.scale, given.softcap};
+  if (head.bias.defined()) head.bias = head.bias.to(at::kFloat).contiguous();
   const auto floats = hidden.options().dtype(at::kFloat).requires_grad(false);
   LabelScores out;
   out.scores = at::empty({rows}, floats);
@@ -318,25 +335,26 @@ LabelScores label_scores(const at::Tensor& hidden, const LogitHead& given, const
   for (std::int64_t begin = 0, count = 0; begin < rows; begin += count) {
     const bool has_room = gradients.weight && begin == 0;
     const std::int64_t most = !two_passes ? rows_in_one_pass(dim)
-                              : has_room  ? gradients.weight->rows_of_room(hidden.scalar_type())
+                              : has_room  ? gradients.weight->rows_of_room(dtype)
                                           : rows_of_a_piece(dim, classes, hidden.element_size());
     count = std::min(most, rows - begin);
     const auto h = hidden.narrow(0, begin, count);
     RowBlock block(h, begin, head, labels.const_data_ptr<std::int64_t>() + begin, options);
     if (!two_passes) {
-      for_chunks(weight, [&](std::int64_t first, const at::Tensor& w) { block.take_once(first, gemm(h, w.t()), w); });
+      for_chunks(head.weight, dtype,
+                 [&](std::int64_t first, const at::Tensor& w) { block.take_once(first, gemm(h, w.t()), w); });
       block.finish(out);
       block.write_gradient();
       continue;
     }
     const auto kept = has_room ? KeptLogits(*gradients.weight, h) : KeptLogits(h, classes);
-    for_chunks(weight, [&](std::int64_t first, const at::Tensor& w) {
+    for_chunks(head.weight, dtype, [&](std::int64_t first, const at::Tensor& w) {
       const auto logits = kept.of(first, w.size(0));
       gemm_to(logits, h, w.t());
       block.take_sums(first, logits);
     });
     block.finish(out);
-    for_chunks(weight, [&](std::int64_t first, const at::Tensor& w) {
+    for_chunks(head.weight, dtype, [&](std::int64_t first, const at::Tensor& w) {
       block.add_gradients(first, kept.taken(first, w.size(0)), w, begin == 0);
     });
     block.write_sums();

@@ -13,13 +13,14 @@
 #include <vector>
 
 #include "nn/ops/head_gradient.h"
+#include "tessera/nn/weight.h"
 
 namespace tessera::nn {
 
 /// A row x has the logits softcap(scale * (x W^T + bias)).
 struct LogitHead {
-  const at::Tensor& weight;  // [classes, dim]
-  at::Tensor bias = {};      // [classes] or undefined
+  Weight weight;         // [classes, dim]; a packed one is unpacked chunk by chunk
+  at::Tensor bias = {};  // [classes] or undefined
   float scale = 1.0f;
   float softcap = 0;  // 0: none
 };
@@ -49,7 +50,7 @@ struct LabelScores {
 
 /// hidden: [rows, dim], contiguous, on the CPU; labels: [rows] int64, contiguous. DataError names a label that the head
 /// has no class for.
-LabelScores label_scores(const at::Tensor& hidden, const LogitHead& head, const at::Tensor& labels,
+LabelScores label_scores(const at::Tensor& hidden, LogitHead head, const at::Tensor& labels,
                          const LabelScoreOptions& options);
 
 }  // namespace tessera::nn

@@ -24,8 +24,8 @@ using torch::autograd::variable_list;
 
 class LinearCrossEntropy : public torch::autograd::Function<LinearCrossEntropy> {
  public:
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& hidden, const at::Tensor& weight,
-                            const std::optional<at::Tensor>& bias, const at::Tensor& labels,
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& hidden, const at::Tensor& tensor,
+                            const std::optional<at::Tensor>& bias, const at::Tensor& labels, const Weight& weight,
                             const CrossEntropyOptions& options, bool want_gradients) {
     const bool is_dft = options.token_loss.kind == TokenLoss::Kind::kDft;
     LabelScoreOptions wanted;
@@ -34,7 +34,7 @@ class LinearCrossEntropy : public torch::autograd::Function<LinearCrossEntropy> 
     c10::intrusive_ptr<HeadGradient> weight_gradient;
     auto& gradients = wanted.gradients;
     if (want_gradients && hidden.requires_grad()) gradients.hidden = at::empty_like(hidden);
-    if (want_gradients && weight.requires_grad()) weight_gradient = c10::make_intrusive<HeadGradient>(weight);
+    if (want_gradients && weight.trains()) weight_gradient = c10::make_intrusive<HeadGradient>(tensor);
     if (want_gradients && bias && bias->requires_grad())
       gradients.bias = at::zeros(bias->sizes(), bias->options().dtype(at::kFloat));
     gradients.weight = weight_gradient.get();
@@ -79,19 +79,21 @@ class LinearCrossEntropy : public torch::autograd::Function<LinearCrossEntropy> 
           slot.isCapsule() ? c10::static_intrusive_pointer_cast<SharedGradient>(slot.toCapsule()) : GradientSlot();
       gw = made->hand_over(shared);
     }
-    return {gh, gw, gb, {}, {}, {}};
+    return {gh, gw, gb, {}, {}, {}, {}};
   }
 };
 
 }  // namespace
 
-at::Tensor linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels,
+at::Tensor linear_cross_entropy(const at::Tensor& hidden, const Weight& weight, const at::Tensor& labels,
                                 const CrossEntropyOptions& options) {
   TESSERA_CHECK(hidden.dim() == 2 && labels.dim() == 1 && hidden.size(0) == labels.size(0), "one label for each row");
-  if (!has_kernels(hidden)) return composite::linear_cross_entropy(hidden, weight, labels, options);
+  if (!has_kernels(hidden)) {
+    return composite::linear_cross_entropy(hidden, weight.dequantise(hidden.scalar_type()), labels, options);
+  }
   const auto dense_labels = labels.contiguous();
-  return LinearCrossEntropy::apply(hidden.contiguous(), weight, optional(options.bias), dense_labels, options,
-                                   at::GradMode::is_enabled());
+  return LinearCrossEntropy::apply(hidden.contiguous(), weight.tensor(), optional(options.bias), dense_labels, weight,
+                                   options, at::GradMode::is_enabled());
 }
 
 }  // namespace tessera::nn

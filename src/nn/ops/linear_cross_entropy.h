@@ -5,6 +5,7 @@
 
 #include "nn/ops/lookup.h"
 #include "nn/ops/token_loss.h"
+#include "tessera/nn/weight.h"
 
 namespace tessera::nn {
 
@@ -26,7 +27,7 @@ struct CrossEntropyOptions {
 /// are made at once (label_scores.h), so backward neither recomputes nor reads W. hidden: [rows, dim], weight:
 /// [classes, dim], labels: [rows] int64, negative ones count for nothing. Statistics in float32. Not on the CPU
 /// weight_gradient stays empty.
-at::Tensor linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels,
+at::Tensor linear_cross_entropy(const at::Tensor& hidden, const Weight& weight, const at::Tensor& labels,
                                 const CrossEntropyOptions& options);
 
 }  // namespace tessera::nn

@@ -24,16 +24,16 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-LogitHead head_of(const at::Tensor& weight, const TokenScoreOptions& options) {
+LogitHead head_of(const Weight& weight, const TokenScoreOptions& options) {
   return {weight, {}, static_cast<float>(options.scale), static_cast<float>(options.softcap)};
 }
 
 class TokenLogProbs : public torch::autograd::Function<TokenLogProbs> {
  public:
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& hidden, const at::Tensor& weight,
-                            const at::Tensor& labels, const TokenScoreOptions& options, at::Tensor statistics,
-                            bool want_gradients) {
-    const bool weight_trains = want_gradients && weight.requires_grad();
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& hidden, const at::Tensor& tensor,
+                            const at::Tensor& labels, const Weight& weight, const TokenScoreOptions& options,
+                            at::Tensor statistics, bool want_gradients) {
+    const bool weight_trains = want_gradients && weight.trains();
     LabelScoreOptions wanted;
     wanted.statistics = statistics.numel() > 0;
     wanted.factor = [](std::int64_t, float) { return 1.0f; };
@@ -43,7 +43,7 @@ class TokenLogProbs : public torch::autograd::Function<TokenLogProbs> {
     ctx->saved_data["scale"] = options.scale;
     ctx->saved_data["softcap"] = options.softcap;
     if (wanted.gradients.hidden.defined()) ctx->saved_data["gh"] = wanted.gradients.hidden;
-    if (weight_trains) ctx->save_for_backward({hidden, weight, labels});
+    if (weight_trains) ctx->save_for_backward({hidden, tensor, labels});
     if (options.weight_gradient && weight_trains)
       ctx->saved_data["slot"] = c10::IValue::make_capsule(options.weight_gradient);
     return made.scores;
@@ -55,7 +55,7 @@ class TokenLogProbs : public torch::autograd::Function<TokenLogProbs> {
     if (made.isTensor()) {
       at::Tensor gh = made.toTensor();
       gh.mul_(g.unsqueeze(1));  // in float32, whatever dtype it has
-      return {gh, {}, {}, {}, {}, {}};
+      return {gh, {}, {}, {}, {}, {}, {}};
     }
     const auto saved = ctx->get_saved_variables();
     TESSERA_CHECK(saved.size() == 3, "token_log_probs runs backward once");
@@ -76,7 +76,7 @@ class TokenLogProbs : public torch::autograd::Function<TokenLogProbs> {
     label_scores(hidden, head_of(weight, options), labels, wanted);
     const auto shared =
         slot.isCapsule() ? c10::static_intrusive_pointer_cast<SharedGradient>(slot.toCapsule()) : GradientSlot();
-    return {wanted.gradients.hidden, gw.hand_over(shared), {}, {}, {}, {}};
+    return {wanted.gradients.hidden, gw.hand_over(shared), {}, {}, {}, {}, {}};
   }
 };
 
@@ -99,11 +99,11 @@ TokenScores token_log_probs_of(const at::Tensor& logits, const at::Tensor& label
   return out;
 }
 
-TokenScores token_log_probs(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels,
+TokenScores token_log_probs(const at::Tensor& hidden, const Weight& weight, const at::Tensor& labels,
                             const TokenScoreOptions& options) {
   TESSERA_CHECK(hidden.dim() == 2 && labels.dim() == 1 && hidden.size(0) == labels.size(0), "one label for each row");
   if (!has_kernels(hidden)) {
-    auto logits = at::linear(hidden, weight).to(at::kFloat) * options.scale;
+    auto logits = at::linear(hidden, weight.dequantise(hidden.scalar_type())).to(at::kFloat) * options.scale;
     if (options.softcap > 0) logits = at::tanh(logits / options.softcap) * options.softcap;
     return token_log_probs_of(logits, labels, options.statistics);
   }
@@ -112,8 +112,8 @@ TokenScores token_log_probs(const at::Tensor& hidden, const at::Tensor& weight, 
   const at::Tensor statistics = at::empty({options.statistics ? hidden.size(0) : 0, kTokenStatistics},
                                           hidden.options().dtype(at::kFloat).requires_grad(false));
   if (options.statistics) out.statistics = statistics;
-  out.logps =
-      TokenLogProbs::apply(hidden.contiguous(), weight, dense_labels, options, statistics, c10::GradMode::is_enabled());
+  out.logps = TokenLogProbs::apply(hidden.contiguous(), weight.tensor(), dense_labels, weight, options, statistics,
+                                   c10::GradMode::is_enabled());
   return out;
 }
 

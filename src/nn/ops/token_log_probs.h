@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "nn/ops/lookup.h"
+#include "tessera/nn/weight.h"
 
 namespace tessera::nn {
 
@@ -31,7 +32,7 @@ struct TokenScoreOptions {
 /// int64. Logits are not stored (label_scores.h). A frozen weight's backward only scales rows that the forward made; a
 /// trained one's makes the logits again, since its gradient weighs each row by what comes from above. Statistics in
 /// float32. Not on the CPU logits are stored, and weight_gradient stays empty.
-TokenScores token_log_probs(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels,
+TokenScores token_log_probs(const at::Tensor& hidden, const Weight& weight, const at::Tensor& labels,
                             const TokenScoreOptions& options);
 
 /// The same of logits that are there: [rows, classes].

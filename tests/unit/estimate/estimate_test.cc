@@ -65,18 +65,22 @@ TEST(RankMemory, SumsOfEarlierForwardsAreSlices) {
   EXPECT_EQ(accumulation_of(2, false, 1), Accumulation::kSharded);
 }
 
-TEST(RankMemory, HeadsThatNeedAllLogitsMakeThem) {
-  const std::vector<ModelTensor> tensors = {{"model.layers.0.self_attn.q_proj.weight", {64, 64}, "F32"},
-                                            {"lm_head.weight", {1000, 64}, "F32"}};
-  auto with_bias = tensors;
-  with_bias.push_back({"lm_head.bias", {1000}, "F32"});
+TEST(RankMemory, LogitsAreThereInChunksButForAHeadWithAnAdapter) {
+  const std::vector<ModelTensor> tensors = {{"model.layers.0.self_attn.o_proj.weight", {64, 64}, "F32"},
+                                            {"lm_head.weight", {5000, 64}, "F32"}};
   const BatchShape batch{.rows = 2, .length = 100};
-  const auto loss = [&](const auto& of) { return activation_bytes(activation_shape(of), {}, batch, 4).loss; };
-  EXPECT_EQ(loss(tensors), 4 * 200 * (0 + 1000));
-  EXPECT_EQ(loss(with_bias), loss(tensors));
-  auto packed = tensors;
-  packed.back().packed_bytes = 1000 * 64 / 2;
-  EXPECT_EQ(loss(packed), 3 * 4 * 200 * 1000);
+  const std::int64_t tokens = 200;
+  auto shape = activation_shape(tensors);
+  const auto loss = [&](std::int64_t compute_bytes) { return activation_bytes(shape, {}, batch, compute_bytes).loss; };
+  // The hidden states' gradient; a sum, the label's weight, in 16 bits a product, and a chunk of logits.
+  EXPECT_EQ(loss(4), tokens * (4 * 64 + (4 + 4) * 64 + 4 * 1024));
+  EXPECT_EQ(loss(2), tokens * (2 * 64 + (4 + 2 + 2) * 64 + 2 * 1024));
+  shape.packed_head = true;  // a chunk of weights, too
+  EXPECT_EQ(loss(4), tokens * (4 * 64 + (4 + 4) * 64 + 4 * 1024) + 4 * 1024 * 64);
+  shape.packed_head = false, shape.head_trains = true;  // 64 rows, or 136 of which the logits are kept
+  EXPECT_EQ(loss(4), tokens * 4 * 64 + 136 * (4 * 64 + 4 * 1024 + 4 * 5000));
+  shape.head_trains = false, shape.whole_logits = true;
+  EXPECT_EQ(loss(4), tokens * 4 * 64 + 3 * 4 * tokens * 5000);
 }
 
 TEST(RankMemory, LargeParametersOfTheRootTakeTurnsUnlessTheyComeFirstAndAreLarger) {

@@ -9,6 +9,7 @@
 #include "nn/kernels/bf16_gemm.h"
 #include "nn/kernels/bf16_tiles.h"
 #include "nn/ops/gemm.h"
+#include "nn/ops/linear_cross_entropy.h"
 #include "nn/ops/lora_linear.h"
 #include "support/fake_device.h"
 #include "support/int8_codec.h"
@@ -252,6 +253,35 @@ TEST(Linear, AddsItsBiasAndSumsItsGradientInFloat32) {
     const auto sums = wide(g).sum(0);
     EXPECT_TRUE(at::allclose(wide(layer.bias.grad()), sums, 0x1p-8, 0)) << "one rounding";
   }
+}
+
+// With chunks of classes, and more rows than are taken at a time.
+TEST(Weight, ThePackedOneOfAHeadHasTheLossOfItsValues) {
+  const auto labels = (at::arange(600, at::kLong) * 173) % 2300;
+  const auto loss_of = [&](const at::Tensor& values, const Weight& weight) {
+    const auto hidden = values.clone().set_requires_grad(true);
+    const auto loss = linear_cross_entropy(hidden, weight, labels, {.loss_dtype = at::kFloat});
+    loss.backward();
+    return std::pair(loss.detach(), hidden.grad());
+  };
+  for (const auto dtype : {at::kFloat, at::kBFloat16}) {
+    at::manual_seed(9);
+    const auto weights = same_weights(2300, 32, dtype);
+    const auto hidden = at::randn({600, 32}).to(dtype);
+    const auto packed = loss_of(hidden, weights.packed), dense = loss_of(hidden, weights.dense);
+    EXPECT_GT(packed.second.abs().max().item<float>(), 0);
+    EXPECT_TRUE(at::equal(packed.first, dense.first) && at::equal(packed.second, dense.second)) << dtype;
+  }
+}
+
+TEST(Weight, ThePackedOneOfAHeadMultipliesInItsComputeDtype) {
+  at::manual_seed(10);
+  const auto matrix = std::make_shared<const tensor::PackedMatrix>(
+      tensor::pack(std::make_shared<Int8Blocks>(48), at::randn({1100, 32})));
+  const auto hidden = at::randn({20, 32}), labels = at::arange(20, at::kLong) * 50;
+  const auto loss = linear_cross_entropy(hidden, Weight(matrix, PackedProduct::kOfValues, at::kBFloat16), labels, {});
+  const CrossEntropyOptions in_float{.loss_dtype = at::kFloat};
+  EXPECT_TRUE(at::equal(loss, linear_cross_entropy(hidden.to(at::kBFloat16), Weight(matrix), labels, in_float)));
 }
 
 }  // namespace
