@@ -111,6 +111,10 @@ class File final : public GgufFile {
       if (!direct) target.copy_(floats);
     }
     pages_.check();
+    // What has been unpacked is not needed again.
+    const auto* blocks = mapping_.get() + t.offset;
+    pages_.drop(blocks + begin / t.block->elements * t.block->bytes,
+                blocks + (begin + out.numel()) / t.block->elements * t.block->bytes);
   }
 
   std::optional<MappedTensor> map(const std::string& name) const override {

@@ -77,8 +77,10 @@ void pack_layers(Assembled& a, const AssembleOptions& options, const peft::PeftM
   if (packed) {
     if (!packed->is_also_dense()) check_packed_once(a.config, options);
     const auto is_dense = [&](const std::string& layer) {
-      const bool fused_head = packed->is_also_dense() && layer == a.config.output_embedding;  // its loss
-      return !stays || fused_head || trains(layer);
+      // On a GPU the loss would make all logits of a packed one.
+      const bool is_fused_head =
+          !fsdp.device.is_cpu() && packed->is_also_dense() && layer == a.config.output_embedding;
+      return !stays || is_fused_head || trains(layer);
     };
     const auto left = models::unpacked_source(*a.model, packed, is_dense);
     models::pack_as_stored(*a.model, *left, compute);

@@ -208,6 +208,13 @@ void FilePages::drop() const {
   advise(ranges_, MADV_DONTNEED);
 }
 
+void FilePages::drop(const std::byte* begin, const std::byte* end) const {
+  const auto page = page_bytes();
+  const Range whole{(reinterpret_cast<std::uintptr_t>(begin) + page - 1) / page * page,
+                    reinterpret_cast<std::uintptr_t>(end) / page * page};
+  if (whole.begin < whole.end) advise({whole}, MADV_DONTNEED);
+}
+
 void FilePages::check() const {
   if (!Guard::any_lost.load(std::memory_order_relaxed)) return;
   for (const auto* guard : guards_) {

@@ -56,6 +56,8 @@ class FilePages {
   void expect_passes() const;
   /// They leave this process's memory until they are read again; what was written there since is lost.
   void drop() const;
+  /// The same for those that lie wholly within these bytes of it.
+  void drop(const std::byte* begin, const std::byte* end) const;
 
   /// DataError that names the file and the place if a page could not be read. Costs a load where none ever was.
   void check() const;
