@@ -115,6 +115,7 @@ struct DecoderConfig {
   bool transposed_weights = false;  // GPT-2's Conv1D: [in, out]
   double embedding_scale = 1.0;
   bool embedding_scale_in_dtype = false;  // the factor is rounded to it first
+  bool embedding_scales_itself = false;   // inside the table's own module: noise on what that gives is not scaled
   double branch_scale = 1.0;              // of what attention and MLP add (sequential residuals)
   bool tied = false, head_bias = false;
   std::optional<ClassifierConfig> classifier;  // set: a head "score" without bias instead of that of a language model

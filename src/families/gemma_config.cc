@@ -88,6 +88,7 @@ DecoderConfig parse_gemma3(const ConfigReader& in) {
   set_gemma2(in, c);
   c.classes.base = "Gemma3TextModel";
   c.qk_norm = QkNorm::kHead;
+  c.embedding_scales_itself = true;
   c.window_rotary = parse_rotary(in, c.head_dim, c.max_positions,
                                  {.theta_key = "rope_local_base_freq", .layer_type = "sliding_attention"});
   c.logit_softcap = softcap_of(in, "final_logit_softcapping", 0.0);

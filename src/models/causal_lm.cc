@@ -137,9 +137,13 @@ at::Tensor CausalLm::embed(const at::Tensor& ids, const at::Tensor& positions, c
                            const at::Tensor& noise) {
   const bool plain = !embedding_->hooked() && !embedding_->adapter();
   auto x = plain ? nn::lookup(embedding_->weight, ids, slot, config_.padding_idx) : (*embedding_)(ids);
-  if (noise.defined()) x = x + nn::uniform_noise(x, noise);
+  const auto add_noise = [&] {
+    if (noise.defined()) x = x + nn::uniform_noise(x, noise);
+  };
+  if (!config_.embedding_scales_itself) add_noise();
   if (const double scale = config_.embedding_scale; scale != 1.0)
     x = x * (config_.embedding_scale_in_dtype ? rounded_to(scale, x.scalar_type()) : scale);
+  if (config_.embedding_scales_itself) add_noise();
   if (project_in_) x = (*project_in_)(x);
   if (positions_) {
     check_positions(positions);

@@ -1,5 +1,8 @@
 #include "tasks/assemble.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <iterator>
 #include <map>
@@ -49,6 +52,24 @@ std::vector<std::string> grow_tables(fsdp::FsdpOptions& fsdp, const models::Mode
   }
   fsdp.source = io::resized_source(fsdp.source, std::move(grown));
   return modules;
+}
+
+/// An adapter teaches nothing to rows that begin as the mean of all others, unless it trains their table.
+void note_frozen_rows(Assembled& a, const std::vector<std::string>& tables) {
+  std::vector<std::string> frozen;
+  const auto parameters = a.model->named_parameters();
+  for (const auto& table : tables) {
+    const auto trains = [&](const auto& item) {
+      return item.value().requires_grad() && item.key().starts_with(table + ".");
+    };
+    if (std::none_of(parameters.begin(), parameters.end(), trains))
+      frozen.push_back(table.substr(table.rfind('.') + 1));
+  }
+  if (!frozen.empty())
+    a.notes.push_back(
+        fmt::format("the rows of new tokens do not train with this adapter; --lora_modules_to_save {} "
+                    "trains them",
+                    fmt::join(frozen, ",")));
 }
 
 /// What the flags ask for is how the folder is packed, or it is not packed.
@@ -272,6 +293,7 @@ Assembled assemble(const AssembleOptions& options, std::shared_ptr<comm::Communi
   }
   if (build.min_vocab_size > 0) {
     auto grown = grow_tables(fsdp, *a.model, a.config.vocab_size);
+    if (options.method && !grown.empty()) note_frozen_rows(a, grown);
     if (a.adapters && !grown.empty()) {  // an adapter for new tokens is of no use without their rows
       const bool has_head = std::find(grown.begin(), grown.end(), a.config.output_embedding) != grown.end();
       if (!has_head) grown.push_back(a.config.output_embedding);

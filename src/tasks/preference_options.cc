@@ -167,10 +167,11 @@ void add_preference_data(config::OptionTable& table, PreferenceOptions& o) {
   add_trl_data_flags(table, o);
   table.add(&o.chat_template_format, {"--chat_template_format"}, "none: the tokenizer's own template", group)
       .choices({"chatml", "zephyr", "none"});
-  table.add(&o.chat_template_path, {"--chat_template_path", "--chat_template"},
-            "file of a template, or folder of a tokenizer whose template is taken, or the template itself; empty: the "
-            "tokenizer's own",
-            group);
+  table.add(
+      &o.chat_template_path, {"--chat_template_path", "--chat_template"},
+      "file of a template, the template itself, or folder of a tokenizer whose template, added tokens and eos are "
+      "taken; empty: the tokenizer's own",
+      group);
   table.add(&d.max_length, {"--max_length"}, "tokens of prompt and answer; none or 0: no limit", group)
       .reads("none", "0");
   if (o.objective.method == Method::kDpo)

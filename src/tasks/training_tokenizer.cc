@@ -29,13 +29,15 @@ text::TokenizerChanges changes_for(const std::string& format) {
   return changes;
 }
 
-/// Of the tokenizer or brought by the format. Another would be new, and the model's row of it would have learnt
-/// nothing.
+/// Of the tokenizer or brought by the format or with the template. Another would be new, and the model's row of it
+/// would have learnt nothing.
 void require_known(const std::string& flag, const std::string& token, const text::Tokenizer& tokenizer,
-                   const text::SpecialTokens& brought, const std::string& path) {
+                   const text::TokenizerChanges& changes, const std::string& path) {
+  const auto& brought = changes.special;
   const auto& more = brought.additional;
   const bool is_brought = token == brought.bos || token == brought.eos || token == brought.pad ||
-                          std::find(more.begin(), more.end(), token) != more.end();
+                          std::find(more.begin(), more.end(), token) != more.end() ||
+                          (changes.added_tokens_of && changes.added_tokens_of->token_to_id(token) >= 0);
   if (token.empty() || is_brought || tokenizer.token_to_id(token) >= 0) return;
   throw ConfigError("--" + flag + " '" + token + "' is no token of the tokenizer '" + path +
                         "'; name one of its tokens, or leave the flag out",
@@ -47,11 +49,24 @@ bool is_source(const std::string& text) {
   return text.find("{%") != std::string::npos || text.find("{{") != std::string::npos;
 }
 
-/// Of a file, or of a tokenizer's folder.
-std::string template_at(const std::string& path) {
-  if (is_source(path)) return path;
-  if (!std::filesystem::is_directory(path)) return read_text_file(path);
-  return chat::read_tokenizer_templates(path).choose("", false);
+/// The template itself, of a file, or of a tokenizer's folder. With a folder come the tokenizer's added tokens and its
+/// end of a turn, as with TRL's clone_chat_template(): a template is of no use without them.
+void take_template(const std::string& path, text::TokenizerChanges& changes) {
+  if (is_source(path)) {
+    changes.chat_template = path;
+  } else if (!std::filesystem::is_directory(path)) {
+    changes.chat_template = read_text_file(path);
+  } else {
+    changes.chat_template = chat::read_tokenizer_templates(path).choose("", false);
+    changes.added_tokens_of = text::open_tokenizer(path);
+    changes.special.eos = changes.added_tokens_of->special_tokens().eos;
+  }
+}
+
+/// A table of so many rows as TRL (64) and PEFT's script (8) make for `tokens` when they add some.
+std::int64_t rows_for(std::int64_t tokens, const text::TokenizerChanges& changes) {
+  const std::int64_t step = changes.added_tokens_of ? 64 : 8;
+  return (tokens + step - 1) / step * step;
 }
 
 /// chosen: --chat_template_path, found; empty: the tokenizer's own template.
@@ -73,9 +88,9 @@ TrainingTokenizer open_training_tokenizer(const TokenizerFlags& options, const s
   text::TokenizerChanges changes = changes_for(options.chat_template_format);
   const std::string& given = options.chat_template_path;
   const std::string chosen = is_source(given) ? given : hub::find_settings(given);
-  if (!chosen.empty()) changes.chat_template = template_at(chosen);
-  require_known("eos_token", options.eos_token, *result.tokenizer, changes.special, path);
-  require_known("pad_token", options.pad_token, *result.tokenizer, changes.special, path);
+  if (!chosen.empty()) take_template(chosen, changes);
+  require_known("eos_token", options.eos_token, *result.tokenizer, changes, path);
+  require_known("pad_token", options.pad_token, *result.tokenizer, changes, path);
   if (!options.eos_token.empty()) changes.special.eos = options.eos_token;
   if (!options.pad_token.empty()) changes.special.pad = options.pad_token;
   const auto& own = result.tokenizer->special_tokens();
@@ -85,7 +100,7 @@ TrainingTokenizer open_training_tokenizer(const TokenizerFlags& options, const s
   result.tokenizer = result.tokenizer->with(changes);
   result.template_place = place_of_template(options.chat_template_format, chosen, path);
   const std::int64_t after = result.tokenizer->vocab_size();
-  if (after > before) result.min_vocab_size = (after + 7) / 8 * 8;
+  if (after > before) result.min_vocab_size = rows_for(after, changes);
   return result;
 }
 

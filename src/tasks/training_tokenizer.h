@@ -1,5 +1,5 @@
 #pragma once
-// The tokenizer of a fine-tuning job: the model's, with the special tokens and the template of --chat_template_format.
+// The tokenizer of a fine-tuning job: the model's, with the tokens and the template that its flags ask for.
 #include <memory>
 #include <string>
 
@@ -10,14 +10,14 @@ namespace tessera::tasks {
 struct TokenizerFlags {
   std::string chat_template_format =
       "none";                        // chatml, zephyr: their template and special tokens; none: the tokenizer's
-  std::string chat_template_path;    // a file, or a tokenizer's folder; empty: as the format says
+  std::string chat_template_path;    // a file, or a tokenizer's folder, whose added tokens and eos come along
   std::string eos_token, pad_token;  // empty: the tokenizer's, or the format's
 };
 
 struct TrainingTokenizer {
   std::shared_ptr<const text::Tokenizer> tokenizer;
-  /// Rows that the model's token tables need: the number of tokens rounded up to a multiple of 8 when tokens were
-  /// added; 0: the tables stay as they are.
+  /// Rows that the model's token tables need: the number of tokens rounded up to a multiple of 8 (of 64 with another
+  /// tokenizer's template) when tokens were added; 0: the tables stay as they are.
   std::int64_t min_vocab_size = 0;
   std::string template_place = {};  // of the chat template, for messages: its file, or the name of a built-in one
 };

@@ -77,11 +77,13 @@ class PipelineTokenizer final : public Tokenizer {
     return added && added->special;
   }
   const SpecialTokens& special_tokens() const override { return p_.special; }
+  const std::vector<AddedToken>& added_tokens() const override { return p_.added_tokens.tokens(); }
   const std::map<std::string, std::string>& chat_templates() const override { return p_.chat_templates; }
   bool clean_up_tokenization_spaces() const override { return p_.clean_up_tokenization_spaces; }
 
   std::shared_ptr<const Tokenizer> with(const TokenizerChanges& changes) const override {
     auto pipeline = p_;
+    if (changes.added_tokens_of) add_tokens_of(*changes.added_tokens_of, pipeline);
     apply_special_tokens(changes.special, pipeline);
     if (changes.chat_template) pipeline.chat_templates = {{"default", *changes.chat_template}};
     return make_tokenizer(std::move(pipeline));

@@ -99,6 +99,16 @@ std::string tokenizer_config_json(const Pipeline& pipeline) {
 
 }  // namespace
 
+void add_tokens_of(const Tokenizer& other, Pipeline& pipeline) {
+  auto tokens = other.added_tokens();
+  std::sort(tokens.begin(), tokens.end(), [](const AddedToken& a, const AddedToken& b) { return a.id < b.id; });
+  auto list = pipeline.added_tokens.list();
+  for (auto& token : tokens)
+    if (!list.find(token.content) && pipeline.model->find(token.content) < 0)
+      list.add({std::move(token)}, *pipeline.model);
+  pipeline.added_tokens = AddedTokens(std::move(list), pipeline.normalizer.get(), pipeline.special_in_text);
+}
+
 void apply_special_tokens(const SpecialTokens& changes, Pipeline& pipeline) {
   override_special(changes, pipeline.special);
   auto list = pipeline.added_tokens.list();

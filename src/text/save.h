@@ -10,6 +10,9 @@ namespace tessera::text {
 /// add_special_tokens() does.
 void apply_special_tokens(const SpecialTokens& changes, Pipeline& pipeline);
 
+/// See TokenizerChanges::added_tokens_of.
+void add_tokens_of(const Tokenizer& other, Pipeline& pipeline);
+
 /// See Tokenizer::save().
 void save_pipeline(const Pipeline& pipeline, const std::string& folder);
 

@@ -41,9 +41,14 @@ struct SpecialTokens {
   bool operator==(const SpecialTokens&) const = default;
 };
 
+class Tokenizer;
+struct AddedToken;
+
 struct TokenizerChanges {
   SpecialTokens special;                     // what is empty stays; a token that is new gets the next free id
   std::optional<std::string> chat_template;  // in place of all templates
+  /// Whose added tokens are added where there are none of their names: behind all others, in the order of their ids.
+  std::shared_ptr<const Tokenizer> added_tokens_of = nullptr;
 };
 
 class Tokenizer {
@@ -71,6 +76,7 @@ class Tokenizer {
   virtual bool is_special(std::int32_t id) const = 0;
 
   virtual const SpecialTokens& special_tokens() const = 0;
+  virtual const std::vector<AddedToken>& added_tokens() const = 0;     // text/added_tokens.h
   std::int32_t bos_id() const { return id_of(special_tokens().bos); }  // -1: none; so are the others
   std::int32_t eos_id() const { return id_of(special_tokens().eos); }
   std::int32_t unk_id() const { return id_of(special_tokens().unk); }

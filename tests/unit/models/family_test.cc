@@ -1,11 +1,13 @@
 // Which config.json files are understood, and what is said about others.
 #include <ATen/ops/allclose.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/tensor.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -13,6 +15,7 @@
 #include "models/model.h"
 #include "tessera/base/error.h"
 #include "tessera/io/tensor_source.h"
+#include "tessera/nn/block.h"
 #include "tessera/nn/init.h"
 
 namespace tessera::models {
@@ -109,6 +112,39 @@ TEST_F(Config, WhatCannotBeComputedIsRefused) {
   json = of("gemma2");
   json["layer_types"] = {"full_attention"};
   EXPECT_NE(failure(json).find("layer_types"), std::string::npos) << failure(json);
+}
+
+/// What the first decoder layer reads.
+at::Tensor first_input(Model& model, double noise) {
+  struct Reads : nn::ForwardHooks {
+    void before_forward(const std::vector<at::Tensor*>& inputs) override {
+      if (!x.defined()) x = inputs.front()->detach().clone();
+    }
+    void after_forward(const std::vector<at::Tensor*>&) override {}
+    void abort_forward() noexcept override {}
+    at::Tensor x;
+  } reads;
+  for (const auto& module : model.modules())
+    if (auto* layer = dynamic_cast<nn::HookedModule*>(module.get());
+        layer && layer->class_name().ends_with("DecoderLayer"))
+      layer->set_hooks(&reads);
+  ModelInput in;
+  in.input_ids = at::arange(3, 11).view({1, 8});
+  in.embedding_noise = noise;
+  model(in);
+  return reads.x;
+}
+
+// As a hook on the module of the table has it: Gemma 3's multiplies inside, Gemma 2 what the module gives.
+TEST_F(Config, NoiseOnEmbeddingsIsAsLargeAsBehindTheTablesModule) {
+  for (const auto& [golden, is_scaled] : {std::pair("gemma2", true), {"gemma3", false}}) {
+    const auto model = build(of(golden));
+    nn::reset_parameters(*model, 1);
+    const double size = of(golden)["hidden_size"], most = 5 / std::sqrt(8 * size) * (is_scaled ? std::sqrt(size) : 1);
+    const double reach = (first_input(*model, 5) - first_input(*model, 0)).abs().max().item<double>();
+    EXPECT_LE(reach, most * 1.0001) << golden;
+    EXPECT_GT(reach, most * 0.9) << golden;
+  }
 }
 
 // Published GPT-2 files hold the base model alone: names without "transformer.", and the causal masks.

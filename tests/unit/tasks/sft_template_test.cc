@@ -75,6 +75,38 @@ TEST_F(SftTemplate, ThatFailsIsNamedByItsFile) {
   EXPECT_NE(error.find("the chat template in '" + in("own.jinja") + "' cannot be used: "), std::string::npos) << error;
 }
 
+// As TRL's clone_chat_template(): a template is of no use without the tokens that it writes.
+TEST_F(SftTemplate, OfAnotherTokenizerBringsItsAddedTokensAndItsEndOfATurn) {
+  make_model(test::kTinyChat, in("other"));
+  auto json = nlohmann::json::parse(read_file(in("other/tokenizer.json")));
+  auto token = json["added_tokens"][0];
+  for (const char* name : {"<|turn|>", "<|stop|>"}) {
+    token["id"] = 1 + json["added_tokens"].back()["id"].get<int>();
+    token["content"] = name;
+    json["added_tokens"].push_back(token);
+  }
+  write_file_atomically(in("other/tokenizer.json"), json.dump());
+  auto config = nlohmann::json::parse(read_file(in("other/tokenizer_config.json")));
+  config["eos_token"] = "<|stop|>";
+  config["chat_template"] = "{% for m in messages %}<|turn|>{{ m.content }}<|stop|>{% endfor %}";
+  config.erase("added_tokens_decoder");
+  write_file_atomically(in("other/tokenizer_config.json"), config.dump());
+  const auto before = text::open_tokenizer(in("model"))->vocab_size();
+
+  ASSERT_EQ(train({"--chat_template_path", in("other")}), "");
+  EXPECT_EQ(id("<|turn|>"), before);
+  EXPECT_EQ(id("<|stop|>"), before + 1);
+  EXPECT_EQ(result("config.json")["eos_token_id"], id("<|stop|>"));
+  EXPECT_EQ(result("config.json")["vocab_size"], (before + 2 + 63) / 64 * 64);
+
+  ASSERT_EQ(train({"--chat_template_path", in("other"), "--eos_token", "<|turn|>"}), "");
+  EXPECT_EQ(result("config.json")["eos_token_id"], id("<|turn|>"));
+
+  ASSERT_EQ(train({"--chat_template_path", in("model")}), "");  // brings nothing: the tables stay as they are
+  EXPECT_EQ(result("config.json")["vocab_size"],
+            nlohmann::json::parse(read_file(in("model/config.json")))["vocab_size"]);
+}
+
 // As transformers' Trainer: a model that is taught another end of a turn stops there.
 TEST_F(SftTemplate, TheResultNamesTheTokensThatItWasTrainedWith) {
   const auto config = nlohmann::json::parse(read_file(in("model/config.json")));

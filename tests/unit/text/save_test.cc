@@ -54,6 +54,24 @@ INSTANTIATE_TEST_SUITE_P(Kinds, Save,
                          testing::Values("gpt2", "qwen2", "llama2", "llama2_new", "chatml", "llama3_style", "bert"),
                          [](const auto& info) { return std::string(info.param); });
 
+TEST_F(SavedFolder, AddedTokensOfAnotherTokenizerComeBehindItsOwnInTheOrderOfTheirIds) {
+  const auto old = open_tokenizer(kSavedReferences + std::string("llama2"));
+  TokenizerChanges more, changes;
+  more.special.additional = {"<|b|>", "<|a|>"};
+  changes.added_tokens_of = open_tokenizer(kSavedReferences + std::string("gpt2"))->with(more);
+  const auto now = old->with(changes);
+  const auto first = static_cast<std::int32_t>(old->vocab_size());
+  EXPECT_EQ(now->vocab_size(), first + 3);
+  for (const auto& [token, id] : {std::pair{"<|endoftext|>", first}, {"<|b|>", first + 1}, {"<|a|>", first + 2}}) {
+    EXPECT_EQ(now->token_to_id(token), id) << token;
+    EXPECT_TRUE(now->is_special(id)) << token;
+  }
+  EXPECT_EQ(now->special_tokens(), old->special_tokens());
+  EXPECT_EQ(now->with(changes)->vocab_size(), now->vocab_size());  // they are there
+  now->save(out_.string());
+  EXPECT_EQ(open_tokenizer(out_.string())->encode("a<|a|> <|b|>").ids, now->encode("a<|a|> <|b|>").ids);
+}
+
 TEST_F(SavedFolder, AFolderWithoutATokenizerNamesEveryFormThatWasLookedFor) {
   fs::create_directories(out_);
   try {
