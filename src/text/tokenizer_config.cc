@@ -234,7 +234,10 @@ void take_all_special(const json& root, const std::string& file, TokenizerConfig
 }
 
 void take_model_inputs(const json& root, TokenizerConfig& out) {
-  out.gives_type_ids = !out.tokenizer_class || out.has_rule(kGivesTypeIds);
+  std::string name;
+  take(root, "tokenizer_class", name);
+  const bool is_of_transformers_5 = name == "TokenizersBackend";  // which gives none by itself
+  out.gives_type_ids = (!out.tokenizer_class || out.has_rule(kGivesTypeIds)) && !is_of_transformers_5;
   const auto names = root.find("model_input_names");
   if (names == root.end() || !names->is_array()) return;
   out.gives_type_ids = std::find(names->begin(), names->end(), "token_type_ids") != names->end();

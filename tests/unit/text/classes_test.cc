@@ -132,5 +132,18 @@ TEST(TokenizerClasses, EqualAutoTokenizerOrAreRefused) {
   EXPECT_GT(refused, 100);
 }
 
+// As transformers 5.24 does with the class that it writes.
+TEST(TokenizerClasses, ThatOfTransformers5GivesTypeIdsOnlyIfItsFolderSaysSo) {
+  const auto folder = fs::path(testing::TempDir()) / "tessera_tokenizer_class_5";
+  const auto gives = [&](const Json& config) {
+    write_folder(folder, {{"files", {"bert.json:tokenizer.json"}}, {"config", config}, {"others", Json::object()}});
+    return open_tokenizer(folder.string())->gives_type_ids();
+  };
+  EXPECT_FALSE(gives({{"tokenizer_class", "TokenizersBackend"}}));
+  EXPECT_TRUE(
+      gives({{"tokenizer_class", "TokenizersBackend"}, {"model_input_names", {"input_ids", "token_type_ids"}}}));
+  EXPECT_TRUE(gives({{"tokenizer_class", "PreTrainedTokenizerFast"}}));
+}
+
 }  // namespace
 }  // namespace tessera::text
