@@ -139,7 +139,7 @@ TEST_F(Classify, LossesAndMeasuresAreTheReferencesOnAnyNumberOfRanks) {
 
 class ClassifyPairs : public Classify {
  protected:
-  const std::string data_ = kTestData + "/classify/pairs";
+  const std::string data_ = kTestData + "/classify_pairs";
   const json expect_ = json::parse(read_file(data_ + "/expect.json"));
 
   /// With first weights; change: of its config.json.

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Writes pairs/: rows of two texts, and what transformers' Trainer makes of them with run_glue.py's preparation for MRPC.
+"""Writes rows of two texts, and what transformers' Trainer makes of them with run_glue.py's preparation for MRPC.
 
     python3 make_pairs.py TESSERA    # transformers 4.57.3, torch (CPU), scikit-learn; TESSERA: the program, for the first weights
 
-pairs/expect.json has for each of three tiny models its config.json, the files of its tokenizer, the loss of every step, the last evaluation and
+expect.json has for each of three tiny models its config.json, the files of its tokenizer, the loss of every step, the last evaluation and
 the predictions of the test rows.
 """
 
@@ -23,7 +23,7 @@ import transformers  # noqa: E402
 from sklearn.metrics import f1_score  # noqa: E402
 
 HERE = pathlib.Path(__file__).resolve().parent
-FOLDER, TOKENIZERS = HERE / "pairs", HERE.parent / "tokenizers"
+TOKENIZERS = HERE.parent / "tokenizers"
 WORDS = "the master said that school was good and they went back again after a long day of rain".split()
 LABELS = ["not_equivalent", "equivalent"]
 SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64, "max_position_embeddings": 128,
@@ -104,11 +104,10 @@ def reference(program, config, files, data):
 def main():
     r = random.Random(5)
     data = {"train": rows(r, 24), "validation": rows(r, 12), "test": rows(r, 12, labels=False)}
-    FOLDER.mkdir(exist_ok=True)
     for split, lines in data.items():
-        (FOLDER / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in lines))
+        (HERE / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in lines))
     expect = {name: reference(sys.argv[1], config, files, data) for name, (config, files) in MODELS.items()}
-    (FOLDER / "expect.json").write_text("{\n" + ",\n".join(f'"{name}": {json.dumps(of)}' for name, of in expect.items()) + "\n}\n")
+    (HERE / "expect.json").write_text("{\n" + ",\n".join(f'"{name}": {json.dumps(of)}' for name, of in expect.items()) + "\n}\n")
 
 
 if __name__ == "__main__":
