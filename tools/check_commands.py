@@ -62,6 +62,8 @@ TEXTS = {
     "questions.jsonl": '{"messages": [{"role": "user", "content": "a"}]}\n',
     "reviews/train.jsonl": '{"text": "good", "label": "yes"}\n{"text": "bad", "label": "no"}\n' * 4,
     "reviews/val.jsonl": '{"text": "so", "label": "yes"}\n',
+    "mrpc/train.jsonl": '{"sentence1": "a", "sentence2": "b", "label": 1}\n{"sentence1": "a", "sentence2": "c", "label": 0}\n' * 4,
+    "mrpc/validation.jsonl": '{"sentence1": "a", "sentence2": "b", "label": 1}\n',
     "articles/train.jsonl": '{"document": "a long text", "summary": "short"}\n' * 8,
     "articles/val.jsonl": '{"document": "another", "summary": "one"}\n' * 2,
     "pairs/train.jsonl": '{"text": "a", "target": "b"}\n' * 8,

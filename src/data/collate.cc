@@ -23,17 +23,21 @@ TokenizedPairs tokenize(const std::vector<TextPair>& pairs, const text::Tokenize
   target.max_length = options.max_target_length;
   out.rows.reserve(pairs.size());
   for (const auto& pair : pairs)
-    out.rows.push_back({encode_and_count(tokenizer, pair.source, source, out.cut_sources),
-                        encode_and_count(tokenizer, pair.target, target, out.cut_targets)});
+    out.rows.push_back({encode_and_count(tokenizer, pair.source, {}, source, out.cut_sources).ids,
+                        encode_and_count(tokenizer, pair.target, {}, target, out.cut_targets).ids});
   return out;
 }
 
-std::vector<std::int32_t> encode_and_count(const text::Tokenizer& tokenizer, const std::string& text,
-                                           const text::EncodeOptions& limit, std::int64_t& cut) {
-  auto ids = tokenizer.encode(text, limit).ids;
-  const bool is_full = std::ssize(ids) == limit.max_length;
-  if (is_full && std::ssize(tokenizer.encode(text).ids) > limit.max_length) ++cut;
-  return ids;
+text::Encoding encode_and_count(const text::Tokenizer& tokenizer, const std::string& text,
+                                const std::optional<std::string>& second, const text::EncodeOptions& limit,
+                                std::int64_t& cut) {
+  const auto encode = [&](const text::EncodeOptions& options) {
+    return second ? tokenizer.encode_pair(text, *second, options) : tokenizer.encode(text, options);
+  };
+  auto row = encode(limit);
+  const bool is_full = std::ssize(row.ids) >= limit.max_length;
+  if (is_full && std::ssize(encode({}).ids) > limit.max_length) ++cut;
+  return row;
 }
 
 void note_cut(const CutTexts& cut, std::vector<std::string>& notes) {

@@ -30,9 +30,10 @@ struct TokenizeOptions {
 TokenizedPairs tokenize(const std::vector<TextPair>& pairs, const text::Tokenizer& tokenizer,
                         const TokenizeOptions& options);
 
-/// The text's tokens, of which there may be so many; cut: one more where there were more.
-std::vector<std::int32_t> encode_and_count(const text::Tokenizer& tokenizer, const std::string& text,
-                                           const text::EncodeOptions& limit, std::int64_t& cut);
+/// The text's tokens, or those of two texts, of which there may be so many; cut: one more where there were more.
+text::Encoding encode_and_count(const text::Tokenizer& tokenizer, const std::string& text,
+                                const std::optional<std::string>& second, const text::EncodeOptions& limit,
+                                std::int64_t& cut);
 
 struct CutTexts {
   std::int64_t count;

@@ -13,6 +13,7 @@ namespace {
 
 using Names = std::array<std::string_view, 5>;
 constexpr Names kTextNames{"sentence", "text", "source", "input", "document"};
+constexpr auto kFirstOfPair = "sentence1", kSecondOfPair = "sentence2";
 constexpr Names kLabelNames{"text_label", "label", "target", "output", "summary"};
 
 std::string choose(const std::string& file, std::int64_t line, const std::vector<std::string>& columns,
@@ -36,10 +37,18 @@ std::string choose(const std::string& file, std::int64_t line, const std::vector
 ColumnNames choose_columns(const std::string& file, std::int64_t line, const std::vector<std::string>& columns,
                            const ReadOptions& options) {
   const bool are_languages = !options.inside.empty();
-  return {choose(file, line, columns, options.text_column, kTextNames, are_languages ? "source_lang" : "text_column"),
-          options.without_labels ? ""
-                                 : choose(file, line, columns, options.label_column, kLabelNames,
-                                          are_languages ? "target_lang" : "label_column")};
+  ColumnNames out{.text = options.text_column, .label = {}, .second = options.pair_column};
+  const auto has = [&](const char* name) { return std::find(columns.begin(), columns.end(), name) != columns.end(); };
+  if (options.takes_pairs && out.text.empty() && has(kFirstOfPair) && has(kSecondOfPair)) {
+    out.text = kFirstOfPair;
+    out.second = kSecondOfPair;
+  }
+  out.text = choose(file, line, columns, out.text, kTextNames, are_languages ? "source_lang" : "text_column");
+  if (!options.without_labels)
+    out.label =
+        choose(file, line, columns, options.label_column, kLabelNames, are_languages ? "target_lang" : "label_column");
+  if (!out.second.empty()) out.second = choose(file, line, columns, out.second, {}, "text_pair_column");
+  return out;
 }
 
 std::string label_text(const std::string& file, std::int64_t line, const std::string& label, bool is_integer,

@@ -42,6 +42,8 @@ class PairReader {
     choose(*object, row);
     TextPair out{text_of(*object->find(std::string_view(chosen_.text_column)), chosen_.text_column, row), "", *row.file,
                  row.number};
+    if (!chosen_.pair_column.empty())
+      out.second = text_of(*object->find(std::string_view(chosen_.pair_column)), chosen_.pair_column, row);
     if (options_.without_labels) return out;
     const Value& target = *object->find(std::string_view(chosen_.label_column));
     if (!options_.takes_lists || !target.is<chat::ListPtr>()) {
@@ -67,12 +69,14 @@ class PairReader {
   void choose(const chat::Dict& object, const SourceRow& row) {
     const auto has = [&](const std::string& column) { return object.find(std::string_view(column)) != nullptr; };
     const bool has_label = options_.without_labels || has(chosen_.label_column);
-    if (!chosen_.text_column.empty() && has(chosen_.text_column) && has_label) return;
+    const bool has_second = chosen_.pair_column.empty() || has(chosen_.pair_column);
+    if (!chosen_.text_column.empty() && has(chosen_.text_column) && has_second && has_label) return;
     std::vector<std::string> columns;
     for (const auto& [key, value] : object.items()) columns.push_back(key.text());
     const auto names = choose_columns(*row.file, row.number, columns, chosen_.text_column.empty() ? options_ : chosen_);
     chosen_.text_column = names.text;
     chosen_.label_column = names.label;
+    chosen_.pair_column = names.second;
   }
 
   std::string label(const Value& value, const SourceRow& row) const {
@@ -122,6 +126,11 @@ std::vector<TextPair> phrases_of(const std::string& file, const ReadOptions& opt
 }  // namespace
 
 std::vector<TextPair> read_pairs(const std::string& file, const ReadOptions& options) {
+  if (is_text(file) && !options.pair_column.empty())
+    throw DataError(fmt::format("{}: a line holds one text, and --text_pair_column {} asks for two; leave it out, or "
+                                "give JSONL, JSON, CSV or Parquet",
+                                file, options.pair_column),
+                    file);
   auto rows = is_text(file) ? phrases_of(file, options) : rows_of(file, options);
   if (rows.empty()) throw DataError(fmt::format("{}: no rows in this file", file), file);
   return rows;
@@ -137,11 +146,13 @@ std::string columns_note(const std::string& file, const ReadOptions& options) {
   const auto object = parse_row(row);
   for (const auto& [key, value] : object->items()) columns.push_back(key.text());
   const auto names = choose_columns(file, row.number, columns, options);
-  std::erase_if(columns, [&](const auto& column) { return column == names.text || column == names.label; });
+  std::erase_if(columns, [&](const auto& column) {
+    return column == names.text || column == names.label || column == names.second;
+  });
   if (columns.empty()) return {};
-  return fmt::format("{}: the text is column '{}'{}; not read: {}. --text_column and --label_column choose others",
-                     file, names.text, names.label.empty() ? "" : ", the label column '" + names.label + "'",
-                     fmt::join(columns, ", "));
+  return fmt::format("{}: the text is column '{}'{}{}; not read: {}. --text_column and --label_column choose others",
+                     file, names.text, names.second.empty() ? "" : " with column '" + names.second + "'",
+                     names.label.empty() ? "" : ", the label column '" + names.label + "'", fmt::join(columns, ", "));
 }
 
 }  // namespace tessera::data

@@ -11,9 +11,10 @@ namespace tessera::data {
 /// `text` is the file's content, already UTF-8.
 std::vector<TextPair> read_phrase_bank(const std::string& file, std::string_view text);
 
-/// The names of the text and the label column among `columns`; DataError lists them when one is missing.
+/// The names of the columns of the text, the label and the second text (empty: there is none) among `columns`;
+/// DataError lists them when one is missing.
 struct ColumnNames {
-  std::string text, label;
+  std::string text, label, second;
 };
 ColumnNames choose_columns(const std::string& file, std::int64_t line, const std::vector<std::string>& columns,
                            const ReadOptions& options);

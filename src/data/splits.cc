@@ -36,13 +36,20 @@ Files partner(const fs::path& train) {
   return {};
 }
 
+/// Of the splits behind the first.
+Files first_there(const std::vector<SplitFiles>& splits) {
+  const auto found =
+      std::find_if(splits.begin() + 1, splits.end(), [](const SplitFiles& split) { return !split.files.empty(); });
+  return found == splits.end() ? Files() : found->files;
+}
+
 struct Found {
   Files train, validation;  // validation may be empty
 };
 
-Found find_files(const DatasetName& dataset) {
-  auto splits = find_split_files(dataset, "train,validation,eval");
-  Found out{splits[0].files, splits[1].files.empty() ? splits[2].files : splits[1].files};
+Found find_files(const DatasetName& dataset, const std::string& validation) {
+  const auto splits = find_split_files(dataset, "train," + validation);
+  Found out{splits[0].files, first_there(splits)};
   if (out.train == Files{dataset.name}) out.validation = partner(dataset.name);
   for (const char* name : kPhraseBank) {
     const auto bank =
@@ -86,15 +93,16 @@ void keep_first(std::vector<TextPair>& rows, std::int64_t count) {
 
 std::vector<TextPair> read_split(const DatasetName& dataset, const std::string& split, const ReadOptions& read) {
   const auto found = find_split_files(dataset, split == "train" ? split : "train," + split);
-  if (found.back().files.empty())
+  const auto files = split == "train" ? found.front().files : first_there(found);
+  if (files.empty())
     throw DataError(fmt::format("{}: no file for the split '{}'; the split 'train' is {}", dataset.name, split,
                                 fmt::join(found.front().files, ", ")),
                     dataset.name);
-  return rows_of(found.back().files, read);
+  return rows_of(files, read);
 }
 
 PairSplits read_splits(const DatasetName& dataset, const ReadOptions& read, const SplitOptions& options) {
-  auto found = find_files(dataset);
+  auto found = find_files(dataset, options.validation_splits);
   if (!options.validation_file.empty())
     found.validation = find_split_files({.name = options.validation_file, .config = {}}, "validation").front().files;
   auto rows = rows_of(found.train, read);

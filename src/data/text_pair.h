@@ -1,6 +1,7 @@
 #pragma once
 // Rows of the sequence-to-sequence job: a text and what should be written for it.
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -9,9 +10,10 @@
 namespace tessera::data {
 
 struct TextPair {
-  std::string source, target;  // UTF-8
-  std::string file;            // where the row came from, for messages
-  std::int64_t line = 0;       // 1-based; in a .json file the number of the row
+  std::string source, target;              // UTF-8
+  std::string file;                        // where the row came from, for messages
+  std::int64_t line = 0;                   // 1-based; in a .json file the number of the row
+  std::optional<std::string> second = {};  // a text that is read together with source
 };
 
 enum class FileEncoding {
@@ -24,6 +26,10 @@ struct ReadOptions {
   /// Empty: the first of sentence, text, source, input, document / text_label, label, target, output, summary that the
   /// first row of a file has.
   std::string text_column, label_column;
+  /// Column of TextPair::second; empty: none, or, where takes_pairs and no text_column is named, sentence2 beside
+  /// sentence1.
+  std::string pair_column = {};
+  bool takes_pairs = false;
   /// A column of objects, whose keys the two columns are; empty: they are columns of the file.
   std::string inside = {};
   /// Integer label i becomes label_names[i]; empty: integers stay as they are ("2").
@@ -56,16 +62,17 @@ struct SplitOptions {
   double validation_fraction = 0.1;
   std::uint64_t seed = 42;
   std::string validation_file = {};  // instead of the data set's own; empty: that, or rows that are held out
+  std::string validation_splits = "validation,eval";  // what the data set's own are called: the first that is there
 };
 
-/// Of a folder or a name on the Hub the files of the splits train and validation (else eval), see find_split_files();
+/// Of a folder or a name on the Hub the files of the splits train and validation_splits, see find_split_files();
 /// but of FinancialPhraseBank's Sentences_AllAgree.txt, else 75Agree, 66Agree, 50Agree alone. Beside a file that is
 /// named *_train its *_validation (also _valid, _val, _dev, _eval) is looked for. Without validation files the rows are
 /// split (see split()).
 PairSplits read_splits(const DatasetName& dataset, const ReadOptions& read, const SplitOptions& split);
 
-/// The rows of one split of a data set; of a file, which is its first split: train. DataError where there is no such
-/// split.
+/// The rows of one split of a data set (of "test_matched,test" the first that is there); of a file, which is its first
+/// split: train. DataError where there is no such split.
 std::vector<TextPair> read_split(const DatasetName& dataset, const std::string& split, const ReadOptions& read);
 
 /// Moves round(fraction * rows) rows, chosen by the seed, into validation (at least one of each when the fraction is >

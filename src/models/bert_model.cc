@@ -2,7 +2,10 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/max.h>
 #include <ATen/ops/zeros_like.h>
+
+#include <fmt/format.h>
 
 #include <cmath>
 
@@ -38,6 +41,13 @@ PackedBatch packed(const ModelInput& in) {
 void check(const families::BertConfig& config, const ModelInput& in) {
   if (!in.input_ids.defined() || in.input_ids.dim() != 2 || in.input_ids.numel() == 0)
     throw DataError("a batch for " + config.names.base + " needs input_ids [rows, length]");
+  const auto types = config.distilbert() ? 0 : config.type_vocab_size;
+  if (in.token_type_ids.defined() && types > 0 && in.token_type_ids.max().item<std::int64_t>() >= types)
+    throw DataError(
+        fmt::format("token_type_ids has {}, and the model has {} types (type_vocab_size of config.json): "
+                    "the tokenizer is another model's, or model_input_names of its tokenizer_config.json "
+                    "should not list token_type_ids",
+                    in.token_type_ids.max().item<std::int64_t>(), types));
   if (config.positions == families::BertPositions::kNone) return;
   const auto longest = config.longest_row() - (in.prefix.defined() ? in.prefix.size(1) : 0);
   if (in.input_ids.size(1) > longest) {

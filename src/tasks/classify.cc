@@ -7,6 +7,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cstring>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <ostream>
@@ -42,6 +43,7 @@ models::ModelInput class_input(const ClassBatch& batch, double normalizer) {
   models::ModelInput in;
   in.input_ids = batch.input_ids;
   in.attention_mask = batch.attention_mask;
+  in.token_type_ids = batch.token_type_ids;
   in.labels = batch.labels;
   in.row_ids = batch.row_ids;
   in.loss_normalizer = normalizer;
@@ -112,7 +114,7 @@ class ClassifyJob final : public TrainingJob {
     tokenizer_ = data_.tokenizer;
     for (const auto& note : data_.notes) notes_.push_back(note);
     config::Problems problems;
-    train::check_metric(arguments_, names_of_class_metrics(data_.problem), problems);
+    train::check_metric(arguments_, names_of_class_metrics(data_.problem, data_.measures), problems);
     problems.throw_all();
     if (arguments_.token_loss.label_smoothing > 0 && data_.problem != ProblemType::kSingleLabel)
       throw ConfigError(
@@ -133,7 +135,10 @@ class ClassifyJob final : public TrainingJob {
   }
 
   std::vector<PreparedRows> prepared() const override {
-    return prepared_rows(&data_.train, &data_.validation, o_.predict.do_predict ? &data_.test : nullptr);
+    auto rows = prepared_rows(&data_.train, &data_.validation, o_.predict.do_predict ? &data_.test : nullptr);
+    for (auto& more : prepared_rows<ClassRows>(nullptr, &data_.mismatched, &data_.mismatched_test))
+      rows.push_back(std::move(more));
+    return rows;
   }
 
   void complete(AssembleOptions& options) const override {
@@ -175,11 +180,20 @@ class ClassifyJob final : public TrainingJob {
     return task;
   }
 
+  /// The metrics of MNLI's other rows end with _mm, as in run_glue.py.
   train::Metrics evaluate(const report::BarStyle& bars) {
+    auto [metrics, by_class] = measure(data_.validation, bars);
+    by_class_ = std::move(by_class);
+    if (data_.mismatched.size() > 0)
+      for (auto& [name, value] : measure(data_.mismatched, bars).first) metrics.emplace_back(name + "_mm", value);
+    return metrics;
+  }
+
+  std::pair<train::Metrics, nlohmann::ordered_json> measure(const ClassRows& of, const report::BarStyle& bars) {
     const auto start = train::Clock::now();
-    ClassCounts counts(data_.problem, static_cast<std::int64_t>(data_.names.size()));
+    ClassCounts counts(data_.problem, static_cast<std::int64_t>(data_.names.size()), data_.measures);
     double loss = 0;
-    const auto batches = visit(data_.validation, bars, "eval", [&](const ClassBatch& batch) {
+    const auto batches = visit(of, bars, "eval", [&](const ClassBatch& batch) {
       const auto out = (*model_.model)(class_input(batch, 1.0));
       if (batch.is_empty) return;
       loss += out.loss.item<double>();
@@ -188,11 +202,22 @@ class ClassifyJob final : public TrainingJob {
     counts.values().push_back(loss);
     counts.values() = train::sum_over_ranks(*group_, std::move(counts.values()));
     loss = counts.values().back();
-    const auto rows = data_.validation.size();
-    by_class_ = counts.by_class(data_.names);
+    if (data_.measures == ClassMeasures::kCorrelations) gather_pairs(counts.pairs());
+    const auto rows = of.size();
     train::Metrics metrics = counts.metrics();
-    metrics.insert(metrics.begin(), {"eval_loss", loss / (static_cast<double>(rows) * terms_of_row(data_.validation))});
-    return timed_metrics(std::move(metrics), train::seconds_since(start), rows, batches);
+    metrics.insert(metrics.begin(), {"eval_loss", loss / (static_cast<double>(rows) * terms_of_row(of))});
+    return {timed_metrics(std::move(metrics), train::seconds_since(start), rows, batches),
+            counts.by_class(data_.names)};
+  }
+
+  /// Collective: those of all ranks.
+  void gather_pairs(std::vector<std::array<double, 2>>& pairs) {
+    std::string bytes;
+    for (const auto& pair : pairs) bytes.append(reinterpret_cast<const char*>(&pair), sizeof(pair));
+    pairs.clear();
+    for (const auto& of_rank : group_->all_gather_objects(bytes))
+      for (std::size_t at = 0; at < of_rank.size(); at += sizeof(pairs[0]))
+        std::memcpy(&pairs.emplace_back(), of_rank.data() + at, sizeof(pairs[0]));
   }
 
   /// Collective: calls `use` for every batch of this rank's, in order. Returns how many there were.
@@ -220,11 +245,16 @@ class ClassifyJob final : public TrainingJob {
 
   bool evaluates_alone() const override { return o_.predict.do_eval && data_.validation.size() > 0; }
 
-  /// As run_classification.py writes them.
+  /// As run_classification.py writes them, or run_glue.py.
   void predict() override {
     if (!o_.predict.do_predict) return;
+    predict(data_.test, o_.task_name.empty() ? "" : "_" + o_.task_name);
+    if (data_.mismatched_test.size() > 0) predict(data_.mismatched_test, "_mnli-mm");
+  }
+
+  void predict(const ClassRows& rows, const std::string& suffix) {
     std::map<std::int64_t, std::string> mine, all;  // by row
-    visit(data_.test, report::bar_style(group_->rank(), arguments_.disable_tqdm), "predict", [&](ClassBatch batch) {
+    visit(rows, report::bar_style(group_->rank(), arguments_.disable_tqdm), "predict", [&](ClassBatch batch) {
       batch.labels.reset();
       const auto out = (*model_.model)(class_input(batch, 1.0));
       if (batch.is_empty) return;
@@ -237,7 +267,7 @@ class ClassifyJob final : public TrainingJob {
     std::string text = "index\tprediction\n";
     for (const auto& [row, prediction] : all) text += fmt::format("{}\t{}\n", row, prediction);
     ensure_writable_folder(arguments_.output_dir);
-    const auto file = arguments_.output_dir + "/predict_results.txt";
+    const auto file = fmt::format("{}/predict_results{}.txt", arguments_.output_dir, suffix);
     write_file_atomically(file, text);
     out_ << fmt::format("{} predictions saved in {}\n", all.size(), file) << std::flush;
   }

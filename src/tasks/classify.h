@@ -16,10 +16,11 @@ namespace tessera::tasks {
 struct ClassifyOptions : JobOptions, RowFlags {
   ClassifyOptions();
 
+  std::string task_name;              // of GLUE: its columns, classes and measures; empty: none
   std::string problem_type = "auto";  // regression, single_label_classification, multi_label_classification
   bool do_regression = false;         // the same as problem_type regression
   std::string label_separator = ",";  // between the labels of a text that has several
-  std::int64_t max_length = 128;      // tokens of a text, special ones included
+  std::int64_t max_length = 128;      // tokens of a text, or of two together, special ones included
   bool pad_to_max_length = false;
   bool ignore_mismatched_sizes = false;  // a head for another number of labels begins anew
   std::string pad_token;                 // empty: the tokenizer's, or eos

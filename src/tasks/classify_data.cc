@@ -8,6 +8,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <iterator>
 #include <map>
@@ -19,6 +20,7 @@
 #include "families/config_reader.h"
 #include "models/gguf_model.h"
 #include "tasks/adapter_classes.h"
+#include "tasks/glue.h"
 #include "tasks/training_tokenizer.h"
 #include "tessera/base/error.h"
 
@@ -26,6 +28,7 @@ namespace tessera::tasks {
 namespace {
 
 using data::TextPair;
+using Rows = std::vector<TextPair>;
 using families::ProblemType;
 
 template <class Number>
@@ -76,8 +79,9 @@ ProblemType problem_of(const ClassifyOptions& o, const std::optional<KnownClasse
 
 class Labels {
  public:
+  /// of_task: the classes of a task of GLUE, in its order; empty: the data says which there are.
   Labels(const ClassifyOptions& o, const std::optional<KnownClasses>& known, const std::vector<TextPair>& rows,
-         ProblemType problem)
+         ProblemType problem, const std::vector<std::string>& of_task)
       : problem_(problem), separator_(o.label_separator) {
     std::set<std::string> found;
     for (const auto& row : rows) {
@@ -85,7 +89,8 @@ class Labels {
       if (problem == ProblemType::kMultiLabel) check_are_names(row, labels);
       for (auto& label : labels) found.insert(std::move(label));
     }
-    names_ = problem == ProblemType::kRegression ? std::vector<std::string>{"score"} : names_of(o, known, found);
+    names_ =
+        problem == ProblemType::kRegression ? std::vector<std::string>{"score"} : names_of(o, known, of_task, found);
     for (std::size_t i = 0; i < names_.size(); ++i) index_[names_[i]] = static_cast<std::int64_t>(i);
   }
 
@@ -142,10 +147,12 @@ class Labels {
     }
   }
 
-  /// The classifier's own, or those of the data in order: by number where all are numbers.
+  /// The classifier's own, or the task's, or those of the data in order: by number where all are numbers.
   static std::vector<std::string> names_of(const ClassifyOptions& o, const std::optional<KnownClasses>& known,
+                                           const std::vector<std::string>& of_task,
                                            const std::set<std::string>& found) {
     if (known && !known->names.empty() && !o.ignore_mismatched_sizes) return known->names;
+    if (!of_task.empty()) return of_task;
     std::vector<std::string> names(found.begin(), found.end());
     const bool numbers =
         std::all_of(names.begin(), names.end(), [](const auto& name) { return whole_number<std::int64_t>(name); });
@@ -229,9 +236,12 @@ class Texts {
 
   void tokenize(const std::vector<TextPair>& rows, ClassRows& to) {
     for (const auto& row : rows) {
-      auto ids = data::encode_and_count(*data_.tokenizer, row.source, cut_at_, cut_);
+      auto [ids, offsets, type_ids] = data::encode_and_count(*data_.tokenizer, row.source, row.second, cut_at_, cut_);
       if (ids.empty()) ids.push_back(static_cast<std::int32_t>(data_.tokenizer->pad_id()));
       to.ids.push_back(std::move(ids));
+      const bool has_types = data_.tokenizer->gives_type_ids() &&
+                             std::any_of(type_ids.begin(), type_ids.end(), [](std::int32_t id) { return id != 0; });
+      to.type_ids.push_back(has_types ? std::move(type_ids) : std::vector<std::int32_t>());
     }
   }
   void note_cut() { data::note_cut({cut_, "text", "--max_length", cut_at_.max_length}, data_.notes); }
@@ -251,11 +261,42 @@ std::optional<KnownClasses> known_classes(const std::string& model_folder, const
   return KnownClasses{head_for(*of_adapter).config, own_names(of_adapter->labels)};
 }
 
+namespace {
+
+std::string lower(std::string text) {
+  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
+  return text;
+}
+
+/// The classes of a task's numbers: as the model calls them, where its names differ in no more than their case.
+std::vector<std::string> classes_of(const GlueTask& task, const std::optional<KnownClasses>& known) {
+  auto names = task.labels;
+  for (auto& name : names)
+    for (const auto& own : known ? known->names : std::vector<std::string>())
+      if (lower(own) == name) name = own;
+  return names;
+}
+
+/// MNLI's rows of other genres than those it trains on.
+std::vector<TextPair> mismatched_rows(const ClassifyOptions& o, const data::ReadOptions& columns,
+                                      const std::string& split, std::vector<std::string>& notes) {
+  const data::DatasetName dataset{o.dataset_path, o.dataset_config};
+  if (o.task_name != "mnli" || o.dataset_path.empty()) return {};
+  if (data::find_split_files(dataset, "train," + split).back().files.empty()) return {};
+  auto rows = data::read_split(dataset, split, columns);
+  notes.push_back(fmt::format("{}: {} ({} rows)", split, rows.front().file, rows.size()));
+  return rows;
+}
+
+}  // namespace
+
 ClassData load_class_data(const ClassifyOptions& o, const std::string& tokenizer_path,
                           const std::optional<KnownClasses>& known) {
   ClassData d;
   auto columns = o.columns;
-  columns.takes_lists = true;
+  const auto* task = find_glue_task(o.task_name);
+  if (task) d.measures = task->measures;
+  if (task && columns.label_names.empty()) columns.label_names = classes_of(*task, known);
   auto splits = read_labelled_rows(o, columns, o.training.seed);
   d.notes = splits.notes;
   auto all = splits.train;  // the classes are those of all rows, however few are trained on
@@ -263,7 +304,7 @@ ClassData load_class_data(const ClassifyOptions& o, const std::string& tokenizer
   data::keep_first(splits.train, o.max_train_samples);
   data::keep_first(splits.validation, o.max_eval_samples);
   d.problem = problem_of(o, known, all);
-  const Labels labels(o, known, all, d.problem);
+  const Labels labels(o, known, all, d.problem, task ? columns.label_names : std::vector<std::string>());
   d.names = labels.names();
   if (o.dataset_path.empty() && !known)
     throw ConfigError("'" + o.model_name_or_path +
@@ -276,15 +317,20 @@ ClassData load_class_data(const ClassifyOptions& o, const std::string& tokenizer
                     o.dataset_path);
   d.tokenizer = with_padding(tokenizer_path, o.pad_token);
   Texts texts(d, o.max_length);
-  for (auto [rows, to] : {std::pair(&splits.train, &d.train), std::pair(&splits.validation, &d.validation)}) {
+  auto mismatched = o.validation_file.empty() ? mismatched_rows(o, columns, "validation_mismatched", d.notes) : Rows();
+  data::keep_first(mismatched, o.max_eval_samples);
+  for (auto [rows, to] : {std::pair(&splits.train, &d.train), std::pair(&splits.validation, &d.validation),
+                          std::pair(&mismatched, &d.mismatched)}) {
     texts.tokenize(*rows, *to);
     to->labels = labels.tensor(*rows);
   }
   if (o.predict.do_predict) {
     columns.without_labels = true;
-    const auto rows = read_test_rows(o, columns, d.notes);
-    texts.tokenize(rows, d.test);
-    d.test.labels = at::zeros({d.test.size()}, at::kLong);
+    texts.tokenize(read_test_rows(o, columns, d.notes), d.test);
+    auto others = o.predict.test_file.empty() ? mismatched_rows(o, columns, "test_mismatched", d.notes) : Rows();
+    data::keep_first(others, o.predict.max_predict_samples);
+    texts.tokenize(others, d.mismatched_test);
+    for (auto* rows : {&d.test, &d.mismatched_test}) rows->labels = at::zeros({rows->size()}, at::kLong);
   }
   texts.note_cut();
   return d;
@@ -293,7 +339,9 @@ ClassData load_class_data(const ClassifyOptions& o, const std::string& tokenizer
 data::RowMark ClassRows::mark(std::int64_t i) const {
   const auto& tokens = ids.at(static_cast<std::size_t>(i));
   const at::Tensor label = labels.select(0, i).contiguous();
-  const auto checksum = crc32c(tokens.data(), tokens.size() * sizeof(std::int32_t));
+  auto checksum = crc32c(tokens.data(), tokens.size() * sizeof(std::int32_t));
+  const auto& types = type_ids.at(static_cast<std::size_t>(i));
+  checksum = crc32c(types.data(), types.size() * sizeof(std::int32_t), checksum);
   return {static_cast<std::int64_t>(tokens.size()), crc32c(label.const_data_ptr(), label.nbytes(), checksum)};
 }
 
@@ -307,13 +355,21 @@ ClassBatch collate_classes(const ClassRows& rows, const std::vector<std::int64_t
     longest = std::max(longest, static_cast<std::int64_t>(rows.ids[static_cast<std::size_t>(row)].size()));
   out.input_ids = at::full({count, longest}, pad_id, at::kLong);
   out.attention_mask = at::zeros({count, longest}, at::kLong);
+  const auto types_of = [&](std::int64_t row) -> const auto& { return rows.type_ids[static_cast<std::size_t>(row)]; };
+  if (std::any_of(numbers.begin(), numbers.end(), [&](std::int64_t row) { return !types_of(row).empty(); }))
+    out.token_type_ids = at::zeros({count, longest}, at::kLong);
   auto* ids = out.input_ids.mutable_data_ptr<std::int64_t>();
   auto* mask = out.attention_mask.mutable_data_ptr<std::int64_t>();
+  auto* types = out.token_type_ids.defined() ? out.token_type_ids.mutable_data_ptr<std::int64_t>() : nullptr;
   if (out.is_empty) mask[0] = 1;
   for (const auto number : numbers) {
     const auto& row = rows.ids[static_cast<std::size_t>(number)];
     std::copy(row.begin(), row.end(), ids);
     std::fill_n(mask, row.size(), 1);
+    if (types) {
+      std::copy(types_of(number).begin(), types_of(number).end(), types);
+      types += longest;
+    }
     ids += longest, mask += longest;
   }
   const std::vector<std::int64_t> chosen = out.is_empty ? std::vector<std::int64_t>{0} : numbers;

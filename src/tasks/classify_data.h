@@ -11,12 +11,14 @@
 #include "data/row_mark.h"
 #include "families/classifier.h"
 #include "tasks/classify.h"
+#include "tasks/classify_metrics.h"
 #include "text/tokenizer.h"
 
 namespace tessera::tasks {
 
 struct ClassRows {
   std::vector<std::vector<std::int32_t>> ids;
+  std::vector<std::vector<std::int32_t>> type_ids;  // by row; empty: all 0
   /// [N] int64 classes; [N, K] float32, 1 where a class holds; [N] float32 numbers.
   at::Tensor labels;
   data::RowMark mark(std::int64_t i) const;
@@ -26,9 +28,11 @@ struct ClassRows {
 struct ClassData {
   std::shared_ptr<const text::Tokenizer> tokenizer;  // with a padding token
   families::ProblemType problem = families::ProblemType::kSingleLabel;
-  std::vector<std::string> names;     // of the classes; of a regression "score"
-  ClassRows train, validation, test;  // of test without what they are to be called
+  std::vector<std::string> names;         // of the classes; of a regression "score"
+  ClassRows train, validation, test;      // of test without what they are to be called
+  ClassRows mismatched, mismatched_test;  // MNLI's other sets; empty: there are none
   std::vector<std::string> notes;
+  ClassMeasures measures = ClassMeasures::kOfProblem;
 };
 
 /// What a classifier's folder says of its classes.
@@ -46,6 +50,7 @@ ClassData load_class_data(const ClassifyOptions& options, const std::string& tok
 
 struct ClassBatch {
   at::Tensor input_ids, attention_mask;  // [B, S]
+  at::Tensor token_type_ids;             // [B, S]; undefined: all 0
   at::Tensor labels;                     // rows of ClassRows::labels
   at::Tensor row_ids;                    // [B]
   bool is_empty = false;  // a rank without rows takes part with one of padding, whose loss does not count

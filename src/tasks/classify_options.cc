@@ -1,7 +1,10 @@
+#include <fmt/format.h>
+
 #include <ostream>
 
 #include "config/options.h"
 #include "tasks/classify.h"
+#include "tasks/glue.h"
 
 namespace tessera::tasks {
 namespace {
@@ -30,8 +33,20 @@ void add_data(config::OptionTable& table, ClassifyOptions& o) {
       table, o,
       "write what the model says of the test rows, whose labels are not read: predict_results.txt in output_dir", {},
       group);
-  table.add(&o.columns.text_column, {"--text_column", "--text_column_name", "--text_column_names"},
-            "column of the text; empty: the first usual name", group);
+  auto tasks = glue_task_names();
+  tasks.insert(tasks.begin(), "");
+  table
+      .add(&o.task_name, {"--task_name"},
+           "a task of GLUE, as for run_glue.py: its columns of texts, its classes and its measures; without a data set "
+           "its own, nyu-mll/glue",
+           group)
+      .choices(tasks);
+  table.add(&o.columns.text_column, {"--text_column", "--text_column_name", "--text_column_names", "--sentence1_key"},
+            "column of the text; empty: the task's, or sentence1 beside sentence2, or the first usual name", group);
+  table
+      .add(&o.columns.pair_column, {"--text_pair_column", "--sentence2_key"},
+           "column of a second text, which makes one row with the first", group)
+      .only_with({{"--text_column", {config::kSet}}});
   table.add(&o.columns.label_column, {"--label_column", "--label_column_name"},
             "column of the label; empty: the first usual name", group);
   table
@@ -44,8 +59,8 @@ void add_data(config::OptionTable& table, ClassifyOptions& o) {
   table.add(&o.do_regression, {"--do_regression"}, "the same as --problem_type regression", group);
   table.add(&o.label_separator, {"--label_separator"}, "between labels that stand in one text", group)
       .only_with({{"--problem_type", {"multi_label_classification"}}});
-  table.add(&o.max_length, {"--max_length", "--max_seq_length"}, "tokens of a text; longer ones are cut, and counted",
-            group);
+  table.add(&o.max_length, {"--max_length", "--max_seq_length"},
+            "tokens of a text, or of two together, of which the longer is cut first; what was cut is counted", group);
   table.add(&o.pad_to_max_length, {"--pad_to_max_length"},
             "pad every batch to max_length; false: to its longest row (the same losses, less work)", group);
 }
@@ -54,7 +69,8 @@ using config::Unused;
 
 /// Of run_classification.py.
 constexpr config::UnusedFlag kIdleOfTheScript[] = {
-    {"--metric_name", Unused::kText, "accuracy and F1 are measured, of a regression the errors and the correlation"},
+    {"--metric_name", Unused::kText,
+     "accuracy and F1 are measured, of a regression the errors and the correlation, of a --task_name what GLUE does"},
     {"--shuffle_train_dataset", Unused::kBool, "training rows come in random order"},
     {"--shuffle_seed", Unused::kNumber, "--data_seed (or --seed) orders the rows"},
     {"--remove_columns", Unused::kText, "only the columns of the text and the label are read"},
@@ -62,21 +78,44 @@ constexpr config::UnusedFlag kIdleOfTheScript[] = {
 
 constexpr config::RefusedFlag kRefusedOfTheScript[] = {
     {"--text_column_delimiter", Unused::kText,
-     "one column holds the text; join several in the file and name the result with --text_column"},
+     "columns are not joined: join them in the file, or name a second text with --text_pair_column"},
     {"--remove_splits", Unused::kText, "give the files themselves: --train_file, --validation_file, --test_file"},
     {"--train_split_name", Unused::kText, "the split is train; name another one's file with --train_file", "train"},
     {"--validation_split_name", Unused::kText,
      "the split is validation (or eval); name another one's file with --validation_file", "validation"},
 };
 
+/// What the task says and no flag does.
+void take_task(const GlueTask& task, ClassifyOptions& o, config::Problems& problems) {
+  const std::string problem = task.labels.empty() ? "regression" : "single_label_classification";
+  problems.require(o.problem_type == "auto" || o.problem_type == problem,
+                   fmt::format("the labels of --task_name {} are of --problem_type {}, not {}; leave one out",
+                               task.name, problem, o.problem_type),
+                   "problem_type");
+  o.problem_type = problem;
+  if (o.columns.text_column.empty()) {
+    o.columns.text_column = task.first;
+    o.columns.pair_column = task.second;
+  }
+  if (task.name == "mnli") {
+    o.validation_splits = "validation_matched," + o.validation_splits;
+    if (o.predict.test_split == "test") o.predict.test_split = "test_matched,test";
+  }
+  const bool has_files = !o.validation_file.empty() || !o.predict.test_file.empty();
+  if (!o.dataset_path.empty() || (has_files && !o.training.do_train)) return;
+  o.dataset_path = "nyu-mll/glue";
+  if (o.dataset_config.empty()) o.dataset_config = task.name;
+}
+
 void check(ClassifyOptions& o, config::Problems& problems) {
+  if (o.do_regression && o.problem_type == "auto") o.problem_type = "regression";
+  if (const auto* task = find_glue_task(o.task_name)) take_task(*task, o, problems);
   check_row_flags(o, o.training, problems);
   problems.require(o.max_length >= 3, "--max_length must leave room for a token and the special ones: at least 3",
                    "max_length");
   problems.require(!o.label_separator.empty(), "--label_separator must not be empty", "label_separator");
-  problems.require(!o.do_regression || o.problem_type == "auto" || o.problem_type == "regression",
+  problems.require(!o.do_regression || o.problem_type == "regression",
                    "--do_regression and --problem_type " + o.problem_type + " exclude each other", "problem_type");
-  if (o.do_regression) o.problem_type = "regression";
   problems.require(o.training.token_loss.kind == nn::TokenLoss::Kind::kNll,
                    "--loss_type dft is a loss of language models; leave it out", "loss_type");
   problems.require(o.training.neftune_noise_alpha == 0,
@@ -87,6 +126,7 @@ void check(ClassifyOptions& o, config::Problems& problems) {
 
 ClassifyOptions::ClassifyOptions() {
   adapter.use_peft_lora = false;
+  columns.takes_lists = columns.takes_pairs = true;
   training.output_dir = "tessera_classify";
   training.do_eval = true;
 }

@@ -92,7 +92,8 @@ data::PairSplits read_labelled_rows(const RowFlags& flags, const data::ReadOptio
     return data::read_splits({flags.dataset_path, flags.dataset_config}, columns,
                              {.validation_fraction = flags.validation_split,
                               .seed = static_cast<std::uint64_t>(seed),
-                              .validation_file = flags.validation_file});
+                              .validation_file = flags.validation_file,
+                              .validation_splits = flags.validation_splits});
   data::PairSplits out;
   if (flags.validation_file.empty()) return out;
   out.validation = data::read_split({.name = flags.validation_file, .config = {}}, "train", columns);

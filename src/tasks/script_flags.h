@@ -25,8 +25,9 @@ struct PredictFlags {
 
 /// Rows to train on, to evaluate and to predict.
 struct RowFlags {
-  std::string dataset_path, dataset_config;  // data::DatasetName
-  std::string validation_file;               // empty: the data set's, or rows that are held out
+  std::string dataset_path, dataset_config;           // data::DatasetName
+  std::string validation_file;                        // empty: the data set's, or rows that are held out
+  std::string validation_splits = "validation,eval";  // what the data set's are called: the first that is there
   PredictFlags predict;
   data::ReadOptions columns;
   double validation_split = 0.1;

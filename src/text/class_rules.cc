@@ -43,22 +43,22 @@ std::int32_t wrapping_token(const char* flag, const char* name, const std::strin
 void set_wrapping_template(const JsonPlace& root, const TokenizerConfig& config, Pipeline& out) {
   using Kind = TemplatePart::Kind;
   const auto& special = out.special;
-  std::vector<TemplatePart> before, after;
+  std::vector<std::int32_t> before, after;
   if (config.add_bos_token.value_or(config.has_rule(kBeginsRows)))
-    before = {{Kind::kSpecial, {wrapping_token("add_bos_token", "bos_token", special.bos, root, out)}}};
+    before = {wrapping_token("add_bos_token", "bos_token", special.bos, root, out)};
   if (config.add_eos_token.value_or(false))
-    after = {{Kind::kSpecial, {wrapping_token("add_eos_token", "eos_token", special.eos, root, out)}}};
-  const auto wrap = [&](Kind kind, std::vector<TemplatePart>& parts) {
-    parts.insert(parts.end(), before.begin(), before.end());
-    parts.push_back({kind, {}});
-    parts.insert(parts.end(), after.begin(), after.end());
+    after = {wrapping_token("add_eos_token", "eos_token", special.eos, root, out)};
+  const auto wrap = [&](Kind kind, std::int32_t type_id, std::vector<TemplatePart>& parts) {
+    if (!before.empty()) parts.push_back({Kind::kSpecial, before, type_id});
+    parts.push_back({kind, {}, type_id});
+    if (!after.empty()) parts.push_back({Kind::kSpecial, after, type_id});
   };
   out.post_processor = {};
   out.post_processor.single.clear();
   out.post_processor.pair.clear();
-  wrap(Kind::kFirst, out.post_processor.single);
-  wrap(Kind::kFirst, out.post_processor.pair);
-  wrap(Kind::kSecond, out.post_processor.pair);
+  wrap(Kind::kFirst, 0, out.post_processor.single);
+  wrap(Kind::kFirst, 0, out.post_processor.pair);
+  wrap(Kind::kSecond, 1, out.post_processor.pair);
 }
 
 // do_lower_case (default true), strip_accents and tokenize_chinese_chars win over the file.

@@ -148,7 +148,7 @@ void set_t5_form(const SentencePieceModel& model, const TokenizerConfig& config,
   root["normalizer"] = {{"type", "Sequence"}, {"normalizers", parts}};
   root["pre_tokenizer"] = metaspace(!prefix ? "never" : config.legacy.value_or(true) ? "always" : "first");
   root["decoder"] = root["pre_tokenizer"];
-  root["post_processor"] = json_template({-1, ""}, eos);
+  root["post_processor"] = json_template({-1, ""}, eos, 0);
 }
 
 // DeBERTa-v2's: white space at both ends goes, several spaces are one; a text is between [CLS] and [SEP].
@@ -186,10 +186,10 @@ void set_own_form(const SentencePieceModel& model, const IdAndToken& bos, const 
     const bool t5 = model.pad_id == 0 && model.eos_id == 1 && model.unk_id == 2;
     add_extra_ids(model, t5 ? kT5ExtraIds : 0, root);
     set_unigram_stages(model, root);
-    root["post_processor"] = json_template(none, eos);
+    root["post_processor"] = json_template(none, eos, 0);
   } else {
     set_bpe_stages(model, root);
-    root["post_processor"] = json_template(bos, none);
+    root["post_processor"] = json_template(bos, none, 1);
   }
 }
 

@@ -122,7 +122,7 @@ std::string gpt2_to_json(const std::string& vocab_file, const std::string& merge
                               {"add_prefix_space", prefix}};
   } else if (config.add_bos_token.value_or(false)) {
     const auto bos = entry(vocabulary, special.bos, vocab_file);
-    root["post_processor"] = json_template(bos, {-1, ""});
+    root["post_processor"] = json_template(bos, {-1, ""}, 1);
     root["post_processor"]["pair"] = {{{"SpecialToken", {{"id", bos.second}, {"type_id", 0}}}},
                                       {{"Sequence", {{"id", "A"}, {"type_id", 0}}}},
                                       {{"Sequence", {{"id", "B"}, {"type_id", 1}}}}};

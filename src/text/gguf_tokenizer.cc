@@ -101,10 +101,10 @@ class Converter {
     return -1;
   }
 
-  json wrapped(bool add_bos, bool add_eos) const {
+  json wrapped(bool add_bos, bool add_eos, int second_type_id = 1) const {
     const IdAndToken none{-1, ""};
     return json_template(v_.add_bos.value_or(add_bos) ? IdAndToken{v_.bos_id, token(v_.bos_id)} : none,
-                         v_.add_eos.value_or(add_eos) ? IdAndToken{v_.eos_id, token(v_.eos_id)} : none);
+                         v_.add_eos.value_or(add_eos) ? IdAndToken{v_.eos_id, token(v_.eos_id)} : none, second_type_id);
   }
 
   void llama(json& root) const {
@@ -171,7 +171,7 @@ class Converter {
     for (const auto& [text, score] : scored()) pieces.push_back({text, score});
     root["model"] = {{"type", "Unigram"}, {"vocab", std::move(pieces)}, {"byte_fallback", false}};
     if (const auto unknown = unknown_id(); unknown >= 0) root["model"]["unk_id"] = unknown;
-    root["post_processor"] = wrapped(false, true);
+    root["post_processor"] = wrapped(false, true, 0);
   }
 
   const GgufVocabulary& v_;

@@ -47,7 +47,7 @@ json json_added_token(const std::string& content, std::int64_t id, bool special)
           {"rstrip", false}, {"normalized", false}, {"special", special}};
 }
 
-json json_template(const IdAndToken& before, const IdAndToken& after) {
+json json_template(const IdAndToken& before, const IdAndToken& after, int second_type_id) {
   json root = {{"type", "TemplateProcessing"}, {"special_tokens", json::object()}};
   for (const auto* token : {&before, &after})
     if (token->first >= 0) define(*token, root);
@@ -58,7 +58,7 @@ json json_template(const IdAndToken& before, const IdAndToken& after) {
   };
   wrap("A", 0, root["single"]);
   wrap("A", 0, root["pair"]);
-  wrap("B", 1, root["pair"]);
+  wrap("B", second_type_id, root["pair"]);
   return root;
 }
 

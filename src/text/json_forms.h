@@ -15,7 +15,7 @@ nlohmann::json json_added_token(const std::string& content, std::int64_t id, boo
 
 /// A template that puts these tokens before and after each text. A token of id -1 is left out.
 using IdAndToken = std::pair<std::int32_t, std::string>;
-nlohmann::json json_template(const IdAndToken& before, const IdAndToken& after);
+nlohmann::json json_template(const IdAndToken& before, const IdAndToken& after, int second_type_id);
 
 /// BERT's: one token before the first text, one behind each.
 nlohmann::json json_cls_sep_template(const IdAndToken& cls, const IdAndToken& sep);

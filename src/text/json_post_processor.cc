@@ -3,9 +3,9 @@
 namespace tessera::text {
 namespace {
 
-std::int32_t token_id(const JsonPlace& json) {
+std::int32_t natural(const JsonPlace& json, const char* what) {
   const auto id = json.integer();
-  if (id < 0 || id > 0x7FFFFFFE) json.fail("expected a token id");
+  if (id < 0 || id > 0x7FFFFFFE) json.fail(fmt::format("expected a {}", what));
   return static_cast<std::int32_t>(id);
 }
 
@@ -15,7 +15,7 @@ std::vector<std::int32_t> special_ids(const JsonPlace& json, const JsonPlace& pa
   const auto special = json.at("special_tokens").at(name);
   constexpr std::size_t kMaxIds = 1024;
   std::vector<std::int32_t> out;
-  for (const auto& id : special.at("ids").items()) out.push_back(token_id(id));
+  for (const auto& id : special.at("ids").items()) out.push_back(natural(id, "token id"));
   if (out.size() > kMaxIds) special.fail(fmt::format("{} ids; at most {} are taken", out.size(), kMaxIds));
   return out;
 }
@@ -26,13 +26,15 @@ std::vector<TemplatePart> parts(const JsonPlace& json, const char* key) {
   if (const auto count = json.at(key).items().size(); count > kMaxParts)
     json.at(key).fail(fmt::format("{} parts; at most {} are taken", count, kMaxParts));
   for (const auto& part : json.at(key).items()) {
-    if (part.has("SpecialToken")) {
-      out.push_back({TemplatePart::Kind::kSpecial, special_ids(json, part.at("SpecialToken"))});
+    const bool special = part.has("SpecialToken");
+    const auto piece = part.at(special ? "SpecialToken" : "Sequence"), id = piece.at("id");
+    const auto type_id = natural(piece.at("type_id"), "token type id");
+    if (special) {
+      out.push_back({TemplatePart::Kind::kSpecial, special_ids(json, piece), type_id});
       continue;
     }
-    const auto id = part.at("Sequence").at("id");
     if (id.string() != "A" && id.string() != "B") id.fail("expected \"A\" or \"B\"");
-    out.push_back({id.string() == "A" ? TemplatePart::Kind::kFirst : TemplatePart::Kind::kSecond, {}});
+    out.push_back({id.string() == "A" ? TemplatePart::Kind::kFirst : TemplatePart::Kind::kSecond, {}, type_id});
   }
   return out;
 }
@@ -41,7 +43,7 @@ std::vector<TemplatePart> parts(const JsonPlace& json, const char* key) {
 TemplatePart pair_of(const JsonPlace& json, const char* key) {
   const auto items = json.at(key).items();
   if (items.size() != 2) json.at(key).fail("expected [token, id]");
-  return {TemplatePart::Kind::kSpecial, {token_id(items[1])}};
+  return {TemplatePart::Kind::kSpecial, {natural(items[1], "token id")}};
 }
 
 }  // namespace
@@ -49,7 +51,7 @@ TemplatePart pair_of(const JsonPlace& json, const char* key) {
 PostProcessor json_post_processor(const JsonPlace& json) {
   using Kind = TemplatePart::Kind;
   const auto type = json.at("type").string();
-  const TemplatePart first{Kind::kFirst, {}}, second{Kind::kSecond, {}};
+  const TemplatePart first{Kind::kFirst};
   PostProcessor out;
   if (type == "TemplateProcessing") {
     out.single = parts(json, "single");
@@ -63,16 +65,19 @@ PostProcessor json_post_processor(const JsonPlace& json) {
   if (type == "BertProcessing" || type == "RobertaProcessing") {
     const auto sep = pair_of(json, "sep"), cls = pair_of(json, "cls");
     out.single = {cls, first, sep};
-    out.pair = type == "BertProcessing" ? std::vector{cls, first, sep, second, sep}
-                                        : std::vector{cls, first, sep, sep, second, sep};
+    if (type == "BertProcessing")
+      out.pair = {cls, first, sep, {Kind::kSecond, {}, 1}, {Kind::kSpecial, sep.ids, 1}};
+    else
+      out.pair = {cls, first, sep, sep, {Kind::kSecond}, sep};
     return out;
   }
   const auto adds = [](const PostProcessor& one) { return one.added(false) > 0 || one.added(true) > 0; };
   if (type == "Sequence") {
     for (const auto& part : json.at("processors").items()) {
       const auto one = json_post_processor(part);
-      if (adds(one)) {
-        if (adds(out)) part.fail("a second processor that adds tokens is not supported; put all tokens into one");
+      if (const PostProcessor plain; one.single != plain.single || one.pair != plain.pair) {
+        if (adds(out))
+          part.fail("a processor behind one that adds tokens is not supported; put all tokens into the last");
         out.single = one.single;
         out.pair = one.pair;
       }

@@ -129,6 +129,7 @@ Pipeline parse_tokenizer_json(std::string_view json, std::shared_ptr<const Token
     out.special.pad = root.at("padding").string_or("pad_token", "");
   out.chat_templates = config.chat_templates;
   out.clean_up_tokenization_spaces = config.clean_up_tokenization_spaces.value_or(false);
+  out.gives_type_ids = config.gives_type_ids;
   out.special_in_text = config.special_in_text;
   out.truncation_side = config.truncation_side.value_or(file_truncation_side(root));
   out.added_tokens = added_tokens(root, config, out);

@@ -80,6 +80,7 @@ class PipelineTokenizer final : public Tokenizer {
   const std::vector<AddedToken>& added_tokens() const override { return p_.added_tokens.tokens(); }
   const std::map<std::string, std::string>& chat_templates() const override { return p_.chat_templates; }
   bool clean_up_tokenization_spaces() const override { return p_.clean_up_tokenization_spaces; }
+  bool gives_type_ids() const override { return p_.gives_type_ids; }
 
   std::shared_ptr<const Tokenizer> with(const TokenizerChanges& changes) const override {
     auto pipeline = p_;
@@ -169,7 +170,7 @@ class PipelineTokenizer final : public Tokenizer {
       truncate(first, second, options.max_length - added, options.truncation,
                options.truncation_side.value_or(p_.truncation_side));
     }
-    return p_.post_processor.apply(std::move(first), second, options.add_special_tokens);
+    return p_.post_processor.apply(first, second, options.add_special_tokens);
   }
 
   Pipeline p_;

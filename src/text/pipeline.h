@@ -32,7 +32,7 @@ struct Pipeline {
   SpecialTokens special;
   const TokenizerClass* tokenizer_class = nullptr;  // null: not known
   std::map<std::string, std::string> chat_templates;
-  bool clean_up_tokenization_spaces = false;
+  bool clean_up_tokenization_spaces = false, gives_type_ids = true;
   Side truncation_side = Side::kRight;  // of texts that are too long, where nobody says another
   AddedTokens::Special special_in_text = AddedTokens::Special::kFound;
   std::shared_ptr<const TokenizerSource> source;

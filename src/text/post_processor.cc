@@ -41,17 +41,14 @@ std::int64_t PostProcessor::added(bool is_pair) const {
   return count;
 }
 
-Encoding PostProcessor::apply(Encoding first, const Encoding* second, bool add_special_tokens) const {
-  if (!add_special_tokens) {
-    if (second) append(*second, first);
-    return first;
-  }
+Encoding PostProcessor::apply(const Encoding& first, const Encoding* second, bool add_special_tokens) const {
   Encoding out;
   for (const auto& part : second ? pair : single) {
     if (part.kind == TemplatePart::Kind::kFirst) append(first, out);
     if (part.kind == TemplatePart::Kind::kSecond && second) append(*second, out);
-    out.ids.insert(out.ids.end(), part.ids.begin(), part.ids.end());
+    if (add_special_tokens) out.ids.insert(out.ids.end(), part.ids.begin(), part.ids.end());
     out.offsets.resize(out.ids.size());
+    out.type_ids.resize(out.ids.size(), part.type_id);
   }
   return out;
 }
@@ -62,7 +59,7 @@ void truncate(Encoding& first, Encoding* second, std::int64_t max_length, Trunca
   max_length = std::max<std::int64_t>(max_length, 0);
   const auto excess = a + b - max_length;
   if (excess <= 0) return;
-  if (truncation == Truncation::kLongestFirst) {
+  if (truncation == Truncation::kLongestFirst || max_length == 0) {
     if (!second) return keep(first, max_length, side);
     const auto [n, m] = longest_first(a, b, max_length);
     keep(first, n, side);

@@ -10,7 +10,10 @@ namespace tessera::text {
 /// A template: texts A and B and special tokens, in order.
 struct TemplatePart {
   enum class Kind { kFirst, kSecond, kSpecial } kind = Kind::kFirst;
-  std::vector<std::int32_t> ids;  // of kSpecial
+  std::vector<std::int32_t> ids = {};  // of kSpecial
+  std::int32_t type_id = 0;            // of all its tokens
+
+  bool operator==(const TemplatePart&) const = default;
 };
 
 /// Offsets leave out as much white space as a token has at its ends.
@@ -20,13 +23,13 @@ struct OffsetTrim {
 
 struct PostProcessor {
   std::vector<OffsetTrim> trims;  // one behind the other, as upstream
-  std::vector<TemplatePart> single{{TemplatePart::Kind::kFirst, {}}};
-  std::vector<TemplatePart> pair{{TemplatePart::Kind::kFirst, {}}, {TemplatePart::Kind::kSecond, {}}};
+  std::vector<TemplatePart> single{{TemplatePart::Kind::kFirst}};
+  std::vector<TemplatePart> pair{{TemplatePart::Kind::kFirst}, {TemplatePart::Kind::kSecond, {}, 1}};
 
   /// How many tokens it adds.
   std::int64_t added(bool is_pair) const;
-  /// `second` is null for one text. Without special tokens the texts are only joined.
-  Encoding apply(Encoding first, const Encoding* second, bool add_special_tokens) const;
+  /// `second` is null for one text. Gives the type ids.
+  Encoding apply(const Encoding& first, const Encoding* second, bool add_special_tokens) const;
 };
 
 /// Cuts one text, or two, to `max_length` tokens in all. DataError when the chosen text is too short to be cut.

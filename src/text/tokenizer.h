@@ -14,7 +14,8 @@ namespace tessera::text {
 struct Encoding {
   std::vector<std::int32_t> ids;
   std::vector<std::pair<std::int32_t, std::int32_t>>
-      offsets;  // [begin, end) in code points of the input; (0,0) for added ones
+      offsets;                         // [begin, end) in code points of the input; (0,0) for added ones
+  std::vector<std::int32_t> type_ids;  // which of two texts a token belongs to, as the post-processor says
 };
 
 enum class Side { kRight, kLeft };
@@ -92,6 +93,9 @@ class Tokenizer {
     return it == chat_templates().end() ? "" : it->second;
   }
   virtual bool clean_up_tokenization_spaces() const = 0;
+  /// Whether a model gets Encoding::type_ids (token_type_ids): model_input_names of tokenizer_config.json, else of the
+  /// class.
+  virtual bool gives_type_ids() const = 0;
 
   /// This tokenizer with other or more special tokens, or another template.
   virtual std::shared_ptr<const Tokenizer> with(const TokenizerChanges& changes) const = 0;

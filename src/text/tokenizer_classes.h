@@ -23,6 +23,7 @@ enum ClassRule : unsigned {
   kFlagsNames = 4096,       // tokens that are named as texts get flags: special, and none else
   kOwnPrefix = 1024,        // without add_prefix_space in the configuration the file's setting stays
   kOwnPad = 8192,           // the pad token of tokenizer.json's padding does not count
+  kGivesTypeIds = 16384,    // model_input_names has token_type_ids
 };
 
 struct TokenizerClass {

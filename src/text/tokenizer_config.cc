@@ -233,6 +233,16 @@ void take_all_special(const json& root, const std::string& file, TokenizerConfig
   for (int n = 0; n < count && given == 0; ++n) additional.push_back(fmt::format("<extra_id_{}>", n));
 }
 
+void take_model_inputs(const json& root, TokenizerConfig& out) {
+  std::string name;
+  take(root, "tokenizer_class", name);
+  const bool is_of_transformers_5 = name == "TokenizersBackend";  // which gives none by itself
+  out.gives_type_ids = (!out.tokenizer_class || out.has_rule(kGivesTypeIds)) && !is_of_transformers_5;
+  const auto names = root.find("model_input_names");
+  if (names == root.end() || !names->is_array()) return;
+  out.gives_type_ids = std::find(names->begin(), names->end(), "token_type_ids") != names->end();
+}
+
 void take_settings(const json& root, const std::string& file, TokenizerConfig& out) {
   take_templates(root, file, out);
   take_extra_ids(root, file, out.extra_ids);
@@ -247,6 +257,7 @@ void take_settings(const json& root, const std::string& file, TokenizerConfig& o
   take(root, "tokenize_chinese_chars", out.tokenize_chinese_chars);
   take(root, "trim_offsets", out.trim_offsets);
   take(root, "split_by_punct", out.split_by_punct);
+  take_model_inputs(root, out);
   if (const auto it = root.find("truncation_side"); it != root.end()) {
     if (*it != "left" && *it != "right")
       throw DataError(

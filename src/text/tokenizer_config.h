@@ -36,6 +36,7 @@ struct TokenizerConfig {
   std::optional<bool> do_lower_case, strip_accents, tokenize_chinese_chars, trim_offsets, split_by_punct;
   AddedTokens::Special special_in_text = AddedTokens::Special::kFound;
   std::optional<Side> truncation_side = {};
+  bool gives_type_ids = true;
   bool from_slow = false, prefix_is_null = false;
   bool is_converted = false;  // there is no tokenizer.json, or it is not used
 

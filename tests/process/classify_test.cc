@@ -137,6 +137,91 @@ TEST_F(Classify, LossesAndMeasuresAreTheReferencesOnAnyNumberOfRanks) {
   }
 }
 
+class ClassifyPairs : public Classify {
+ protected:
+  const std::string data_ = kTestData + "/classify_pairs";
+  const json expect_ = json::parse(read_file(data_ + "/expect.json"));
+
+  /// With first weights; change: of its config.json.
+  std::string made(const std::string& name, const json& change = json::object()) {
+    const auto& of = expect_.at(name);
+    const auto bare = in(name + "_bare");
+    fs::create_directories(bare);
+    for (const auto& [file, source] : of["tokenizer"].items())
+      fs::copy_file(kTestData + "/tokenizers/" + source.get<std::string>(), bare + "/" + file,
+                    fs::copy_options::overwrite_existing);
+    json config = of["config"];
+    config.update(change);
+    write_file_atomically(bare + "/config.json", config.dump());
+    fs::remove_all(in(name));
+    EXPECT_EQ(test::run({TESSERA_BINARY, "init-model", bare, in(name)}).exit_code, 0);
+    return in(name);
+  }
+  Finished mrpc(int ranks, const std::string& model, const std::string& out, const Words& more) {
+    return test::run(Words{TESSERA_BINARY, "launch", "--cpu", "--num_processes", std::to_string(ranks), "classify",
+                           "--model", model, "--task_name", "mrpc", "--output_dir", in(out), "--max_length", "24",
+                           "--per_device_train_batch_size", std::to_string(8 / ranks), "--per_device_eval_batch_size",
+                           "4", "--disable_tqdm"} +
+                     more);
+  }
+  Words training() const {
+    return {"--dataset_path",     data_,   "--learning_rate", "1e-3",  "--lr_scheduler_type", "constant",
+            "--num_train_epochs", "2",     "--seed",          "7",     "--logging_steps",     "1",
+            "--eval_strategy",    "epoch", "--save_strategy", "epoch", "--do_predict"};
+  }
+  std::vector<std::string> predictions(const std::string& out) {
+    std::vector<std::string> found;
+    std::ifstream file(in(out) + "/predict_results_mrpc.txt");
+    std::string line;
+    for (std::getline(file, line); std::getline(file, line);) found.push_back(line.substr(line.find('\t') + 1));
+    return found;
+  }
+};
+
+TEST_F(ClassifyPairs, AreTrainedEvaluatedAndPredictedAsByRunGlueOnAnyNumberOfRanks) {
+  for (const auto& [name, of] : expect_.items()) {
+    const auto model = made(name);
+    for (const int ranks : {1, 2}) {
+      SCOPED_TRACE(name + " on " + std::to_string(ranks));
+      const auto out = name + std::to_string(ranks);
+      const auto r = mrpc(ranks, model, out, training());
+      ASSERT_EQ(r.exit_code, 0) << r.err;
+      const auto found = losses(out), expected = of["losses"].get<std::vector<double>>();
+      ASSERT_EQ(found.size(), expected.size());
+      for (std::size_t i = 0; i < found.size(); ++i) EXPECT_NEAR(found[i], expected[i], 4e-6) << i;
+      for (const auto& [measure, value] : of["evaluation"].items())
+        EXPECT_NEAR(last_evaluation(out).at(measure).get<double>(), value.get<double>(), 1e-5) << measure;
+      EXPECT_EQ(predictions(out), of["predictions"].get<std::vector<std::string>>());
+    }
+    EXPECT_EQ(json::parse(read_file(in(name + "2/config.json")))["id2label"],
+              json({{"0", "not_equivalent"}, {"1", "equivalent"}}));
+  }
+}
+
+TEST_F(ClassifyPairs, GoOnFromACheckpointAndPredictWithoutOtherData) {
+  const auto model = made("bert");
+  ASSERT_EQ(mrpc(2, model, "whole", training()).exit_code, 0);
+  const auto on = mrpc(
+      1, model, "on",
+      training() + Words{"--per_device_train_batch_size", "8", "--resume_from_checkpoint", in("whole/checkpoint-3")});
+  ASSERT_EQ(on.exit_code, 0) << on.err;
+  const auto whole = losses("whole"), rest = losses("on");
+  ASSERT_EQ(rest.size(), 3u);
+  for (std::size_t i = 0; i < 3; ++i) EXPECT_NEAR(rest[i], whole[i + 3], 2e-6) << i;
+  const auto again =
+      mrpc(2, in("whole"), "again", {"--do_train", "false", "--do_predict", "--test_file", data_ + "/test.jsonl"});
+  ASSERT_EQ(again.exit_code, 0) << again.err;
+  EXPECT_EQ(predictions("again"), predictions("whole"));
+}
+
+// A RoBERTa with one type, and a tokenizer whose class gives two.
+TEST_F(ClassifyPairs, TypesThatTheModelDoesNotHaveAreAnErrorThatNamesTheRemedy) {
+  const auto r = mrpc(1, made("bert", {{"type_vocab_size", 1}}), "bad", training());
+  EXPECT_EQ(r.exit_code, 3) << r.out;
+  EXPECT_SAYS(r.err, "token_type_ids has 1, and the model has 1 types");
+  EXPECT_SAYS(r.err, "model_input_names");
+}
+
 // Losses of transformers' Trainer, which smooths in evaluations, too.
 TEST_F(Classify, LabelsAreSmoothedAsByTheReference) {
   const std::vector<double> expected = {0.660007655620575, 0.8109585642814636, 0.7084914445877075, 0.5942362546920776};

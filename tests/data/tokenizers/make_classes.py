@@ -3,7 +3,7 @@
     python make_classes.py BOOK_TXT        # in this folder; BOOK_TXT: any long text, for training
 
 classes/cases.json lists folders: which of the files beside it they hold, what else is written into them, and for every
-text the CRC-32 of its ids, offsets and texts (as tests/unit/text/classes_test.cc puts them together).
+text the CRC-32 of its ids, offsets, type ids of a pair, and texts (as tests/unit/text/classes_test.cc puts them together).
 """
 import itertools
 import json
@@ -82,6 +82,8 @@ def folders():
             if name in ("RoFormer", "LayoutLMv2") and keys:
                 continue
             yield files, {"tokenizer_class": full, **own, **keys}, {}
+        for inputs in (["input_ids", "attention_mask"], ["input_ids", "token_type_ids"]):
+            yield files, {"tokenizer_class": full, **own, "model_input_names": inputs}, {}
     for model_type in ("bert", "distilbert", "mpnet"):
         yield slow + fast, None, {"config.json": {"model_type": model_type}}
     slow, fast = ["t5.model:spiece.model"], ["t5.json:tokenizer.json"]
@@ -137,10 +139,15 @@ def written(path, files, config, others):
 
 def result(tokenizer, text):
     """CodeLlama's class takes a pair for the two sides of a gap, which is not followed."""
-    pair = [] if "CodeLlama" in type(tokenizer).__name__ else tokenizer(text, "x a").input_ids
+    def pair(special):
+        if "CodeLlama" in type(tokenizer).__name__:
+            return []
+        both = tokenizer(text, "x a", add_special_tokens=special, return_token_type_ids=True)
+        return both.input_ids + both.token_type_ids
+
     e = tokenizer(text, return_offsets_mapping=True)
     parts = [" ".join(map(str, e.input_ids)), " ".join(f"{a},{b}" for a, b in e.offset_mapping), " ".join(map(str, tokenizer(text, add_special_tokens=False).input_ids)),
-             " ".join(map(str, pair)), tokenizer.decode(e.input_ids), tokenizer.decode(e.input_ids, skip_special_tokens=True)]
+             " ".join(map(str, pair(True))), " ".join(map(str, pair(False))), tokenizer.decode(e.input_ids), tokenizer.decode(e.input_ids, skip_special_tokens=True)]
     return zlib.crc32("\x1f".join(parts).encode())
 
 
@@ -160,7 +167,7 @@ def main():
                 if not tokenizer.is_fast:
                     raise ValueError("slow")
                 names = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
-                case |= {"size": len(tokenizer), "special": [getattr(tokenizer, n) or "" for n in names], "crc": [result(tokenizer, t) for t in TEXTS]}
+                case |= {"size": len(tokenizer), "special": [getattr(tokenizer, n) or "" for n in names], "type_ids": "token_type_ids" in tokenizer("a"), "crc": [result(tokenizer, t) for t in TEXTS]}
             except Exception as e:  # AutoTokenizer refuses the folder
                 case["refused"] = f"{type(e).__name__}: {e}"[:80]
             out.append(json.dumps(case, separators=(",", ":")))

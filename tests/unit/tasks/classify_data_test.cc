@@ -3,10 +3,13 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/equal.h>
+#include <ATen/ops/one_hot.h>
 #include <ATen/ops/tensor.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <fstream>
+#include <sstream>
 
 #include "support/program.h"
 #include "support/temp_folder.h"
@@ -84,6 +87,140 @@ TEST_F(ClassDataOf, NumbersAreNamesOfAClassifiersClassesOrTheirPlacesNotBoth) {
   } catch (const DataError& e) {
     EXPECT_SAYS(std::string(e.what()), "the label '0' is none of the model's classes (1, 2)");
   }
+}
+
+/// A BERT's tokenizer; more: members of its tokenizer_config.json.
+std::string bert_tokenizer(const test::TempFolder& folder, const std::string& more = "") {
+  const auto path = folder.path() + "/bert";
+  std::filesystem::create_directories(path);
+  std::filesystem::copy_file(test::kTestData + "/tokenizers/classes/bert.vocab", path + "/vocab.txt",
+                             std::filesystem::copy_options::overwrite_existing);
+  std::ofstream(path + "/tokenizer_config.json") << R"({"tokenizer_class": "BertTokenizer")" << more << "}";
+  return path;
+}
+
+TEST_F(ClassDataOf, TwoTextsAreOneRowWithTypeIdsPaddedByZeros) {
+  write("train.csv", "sentence1,sentence2,label\na,b c,x\na b c d,d,y\n");
+  const auto data = load_class_data(options_, bert_tokenizer(folder_), std::nullopt);
+  const auto id = [&](const char* token) { return data.tokenizer->token_to_id(token); };
+  const auto cls = id("[CLS]"), sep = id("[SEP]");
+  EXPECT_EQ(data.train.ids[0], (std::vector<std::int32_t>{cls, id("a"), sep, id("b"), id("c"), sep}));
+  EXPECT_EQ(data.train.type_ids[0], (std::vector<std::int32_t>{0, 0, 0, 1, 1, 1}));
+  const auto batch = collate_classes(data.train, {0, 1}, 0, 0);
+  EXPECT_TRUE(at::equal(batch.token_type_ids,
+                        at::tensor({0, 0, 0, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1}).to(at::kLong).view({2, 8})))
+      << batch.token_type_ids;
+}
+
+TEST_F(ClassDataOf, ModelsThatGetNoTypeIdsAreGivenNone) {
+  write("train.csv", "sentence1,sentence2,label\na,b c,x\nb,d,y\n");
+  const auto data = load_class_data(
+      options_, bert_tokenizer(folder_, R"(, "model_input_names": ["input_ids", "attention_mask"])"), std::nullopt);
+  EXPECT_EQ(data.train.ids[0].size(), 6u);
+  EXPECT_FALSE(collate_classes(data.train, {0, 1}, 0, 0).token_type_ids.defined());
+}
+
+TEST_F(ClassDataOf, OfTwoTextsTheLongerIsCutFirst) {
+  options_.max_length = 7;
+  options_.columns.text_column = "q";
+  options_.columns.pair_column = "r";
+  write("train.csv", "q,r,label\na b c d,e,x\na,b,y\n");
+  const auto data = load_class_data(options_, bert_tokenizer(folder_), std::nullopt);
+  EXPECT_EQ(data.train.type_ids[0], (std::vector<std::int32_t>{0, 0, 0, 0, 0, 1, 1}));
+  EXPECT_SAYS(data.notes.back(), "1 text was cut at --max_length 7");
+}
+
+TEST_F(ClassDataOf, AMissingColumnOfTheSecondTextIsNamed) {
+  options_.columns.text_column = "a";
+  options_.columns.pair_column = "c";
+  write("train.csv", "a,b,label\nx,y,z\n");
+  try {
+    load();
+    FAIL() << "the column was not missed";
+  } catch (const DataError& e) {
+    EXPECT_SAYS(std::string(e.what()),
+                "no column 'c'; the columns are a, b, label. Choose one with --text_pair_column");
+  }
+}
+
+/// As `tessera classify` reads the flags.
+ClassifyOptions of_task(const std::string& task, const std::string& folder) {
+  std::ostringstream quiet;
+  return *parse_classify({"--model", "m", "--task_name", task, "--dataset_path", folder, "--do_predict"}, quiet);
+}
+
+// The order of nyu-mll/glue's classes, which is not that of their names; and upper case, as in roberta-large-mnli.
+TEST_F(ClassDataOf, ATaskOfGlueHasItsClassesColumnsAndBothSetsOfMnli) {
+  write("train.jsonl", R"({"premise": "a", "hypothesis": "b", "idx": 3, "label": 2})");
+  write("validation_matched.jsonl", R"({"premise": "a", "hypothesis": "b", "label": 0})");
+  write("validation_mismatched.jsonl", R"({"premise": "a", "hypothesis": "b", "label": "neutral"})");
+  write("test_matched.jsonl", R"({"premise": "a", "hypothesis": "b", "label": -1})");
+  write("test_mismatched.jsonl", R"({"premise": "a", "hypothesis": "b c", "label": -1})");
+  const auto options = of_task("mnli", folder_.path());
+  const auto data = load_class_data(options, bert_tokenizer(folder_), std::nullopt);
+  EXPECT_EQ(data.names, (std::vector<std::string>{"entailment", "neutral", "contradiction"}));
+  EXPECT_EQ(data.train.type_ids[0], (std::vector<std::int32_t>{0, 0, 0, 1, 1}));
+  EXPECT_EQ(data.train.labels.item<std::int64_t>(), 2);
+  EXPECT_EQ(data.validation.labels.item<std::int64_t>(), 0);
+  EXPECT_EQ(data.mismatched.labels.item<std::int64_t>(), 1);
+  EXPECT_EQ(data.test.ids[0].size(), 5u);
+  EXPECT_EQ(data.mismatched_test.ids[0].size(), 6u);
+  write("validation_mismatched.jsonl", R"({"premise": "a", "hypothesis": "b", "label": 1})");
+  const families::ClassifierConfig config{.num_labels = 3, .problem = families::ProblemType::kSingleLabel};
+  const KnownClasses known{config, {"CONTRADICTION", "NEUTRAL", "ENTAILMENT"}};
+  const auto upper = load_class_data(options, bert_tokenizer(folder_), known);
+  EXPECT_EQ(upper.names, known.names);
+  EXPECT_EQ(upper.train.labels.item<std::int64_t>(), 0);
+  EXPECT_EQ(upper.validation.labels.item<std::int64_t>(), 2);
+}
+
+TEST_F(ClassDataOf, GluesRowsAreThoseOfTheHubWhereNoneAreNamed) {
+  std::ostringstream quiet;
+  const auto trained = *parse_classify({"--model", "m", "--task_name", "stsb"}, quiet);
+  EXPECT_EQ(trained.dataset_path, "nyu-mll/glue");
+  EXPECT_EQ(trained.dataset_config, "stsb");
+  EXPECT_EQ(trained.problem_type, "regression");
+  const auto evaluated = *parse_classify(
+      {"--model", "m", "--task_name", "stsb", "--do_train", "false", "--validation_file", "rows.csv"}, quiet);
+  EXPECT_EQ(evaluated.dataset_path, "");
+  EXPECT_THROW(
+      parse_classify({"--model", "m", "--task_name", "stsb", "--problem_type", "single_label_classification"}, quiet),
+      ConfigError);
+}
+
+// scikit-learn 1.9.1 and scipy 1.17.1 on the same predictions; the numbers of the regression come from two ranks.
+TEST(GlueMeasures, AreThoseOfScikitLearnAndScipy) {
+  using families::ProblemType;
+  const auto of = [](ClassMeasures measures, std::int64_t labels, const std::vector<std::int64_t>& chosen,
+                     const std::vector<std::int64_t>& expected) {
+    ClassCounts counts(ProblemType::kSingleLabel, labels, measures);
+    counts.add(at::one_hot(at::tensor(chosen), labels).to(at::kFloat), at::tensor(expected));
+    return counts.metrics();
+  };
+  const auto expect = [](const train::Metrics& found, const train::Metrics& expected) {
+    ASSERT_EQ(found.size(), expected.size());
+    for (std::size_t i = 0; i < found.size(); ++i) {
+      EXPECT_EQ(found[i].first, expected[i].first);
+      EXPECT_NEAR(found[i].second, expected[i].second, 1e-12) << found[i].first;
+    }
+  };
+  const std::vector<std::int64_t> chosen{1, 0, 1, 1, 0, 1, 0}, expected{1, 0, 0, 1, 1, 1, 0};
+  expect(of(ClassMeasures::kAccuracyAndF1, 2, chosen, expected),
+         {{"eval_accuracy", 5. / 7}, {"eval_f1", 0.75}, {"eval_combined_score", (5. / 7 + 0.75) / 2}});
+  expect(of(ClassMeasures::kAccuracy, 2, chosen, expected), {{"eval_accuracy", 5. / 7}});
+  expect(of(ClassMeasures::kMatthews, 2, chosen, expected), {{"eval_matthews_correlation", 0.4166666666666667}});
+  expect(of(ClassMeasures::kMatthews, 3, {0, 1, 2, 2, 1, 0, 0, 2}, {0, 1, 2, 1, 1, 2, 0, 0}),
+         {{"eval_matthews_correlation", 0.4523809523809524}});
+  ClassCounts numbers(ProblemType::kRegression, 1, ClassMeasures::kCorrelations),
+      others(ProblemType::kRegression, 1, ClassMeasures::kCorrelations);
+  numbers.add(at::tensor({.5, 2., 2.}), at::tensor({1., 2.5, 2.}));
+  others.add(at::tensor({-1., 3.25, 0.}), at::tensor({0., 2.5, -1.}));
+  for (std::size_t i = 0; i < numbers.values().size(); ++i) numbers.values()[i] += others.values()[i];
+  numbers.pairs().insert(numbers.pairs().end(), others.pairs().begin(), others.pairs().end());
+  constexpr double kPearson = 0.8677028154230445, kSpearman = 0.8970588235294118;
+  expect(
+      numbers.metrics(),
+      {{"eval_pearson", kPearson}, {"eval_spearmanr", kSpearman}, {"eval_combined_score", (kPearson + kSpearman) / 2}});
 }
 
 // run_classification.py writes the list itself.

@@ -24,6 +24,12 @@ std::string joined(const std::vector<std::int32_t>& ids) {
   return out;
 }
 
+std::string pair_of(const Tokenizer& tokenizer, const std::string& text, bool add_special_tokens) {
+  auto both = tokenizer.encode_pair(text, "x a", {.add_special_tokens = add_special_tokens});
+  both.ids.insert(both.ids.end(), both.type_ids.begin(), both.type_ids.end());
+  return joined(both.ids);
+}
+
 // CodeLlama's class takes a pair for the two sides of a gap, which is not followed.
 std::uint32_t result(const Tokenizer& tokenizer, const std::string& text, bool has_pairs) {
   const auto e = tokenizer.encode(text);
@@ -32,8 +38,8 @@ std::uint32_t result(const Tokenizer& tokenizer, const std::string& text, bool h
     offsets += (offsets.empty() ? "" : " ") + std::to_string(begin) + "," + std::to_string(end);
   const auto all =
       joined(e.ids) + "\x1f" + offsets + "\x1f" + joined(tokenizer.encode(text, false).ids) + "\x1f" +
-      (has_pairs ? joined(tokenizer.encode_pair(text, "x a", {}).ids) : "") + "\x1f" +
-      tokenizer.decode(e.ids, DecodeOptions{}) + "\x1f" +
+      (has_pairs ? pair_of(tokenizer, text, true) : "") + "\x1f" + (has_pairs ? pair_of(tokenizer, text, false) : "") +
+      "\x1f" + tokenizer.decode(e.ids, DecodeOptions{}) + "\x1f" +
       tokenizer.decode(e.ids, DecodeOptions{.skip_special_tokens = true, .clean_up_tokenization_spaces = {}});
   return crc32(all.data(), all.size());
 }
@@ -113,6 +119,7 @@ TEST(TokenizerClasses, EqualAutoTokenizerOrAreRefused) {
     const std::vector<std::string> special{s.bos, s.eos, s.unk, s.sep, s.pad, s.cls, s.mask};
     EXPECT_EQ(special, test["special"].get<std::vector<std::string>>());
     EXPECT_EQ(tokenizer->vocab_size(), test["size"].get<std::int64_t>());
+    EXPECT_EQ(tokenizer->gives_type_ids(), test["type_ids"].get<bool>());
     for (std::size_t i = 0; i < test["crc"].size(); ++i) {
       const auto text = file["texts"][i].get<std::string>();
       EXPECT_EQ(result(*tokenizer, text, name != "CodeLlamaTokenizer"), test["crc"][i].get<std::uint32_t>())
@@ -123,6 +130,19 @@ TEST(TokenizerClasses, EqualAutoTokenizerOrAreRefused) {
   EXPECT_EQ(opened_elsewhere, kRefusedHere);
   EXPECT_GT(equal, 300);
   EXPECT_GT(refused, 100);
+}
+
+// As transformers 5.24 does with the class that it writes.
+TEST(TokenizerClasses, ThatOfTransformers5GivesTypeIdsOnlyIfItsFolderSaysSo) {
+  const auto folder = fs::path(testing::TempDir()) / "tessera_tokenizer_class_5";
+  const auto gives = [&](const Json& config) {
+    write_folder(folder, {{"files", {"bert.json:tokenizer.json"}}, {"config", config}, {"others", Json::object()}});
+    return open_tokenizer(folder.string())->gives_type_ids();
+  };
+  EXPECT_FALSE(gives({{"tokenizer_class", "TokenizersBackend"}}));
+  EXPECT_TRUE(
+      gives({{"tokenizer_class", "TokenizersBackend"}, {"model_input_names", {"input_ids", "token_type_ids"}}}));
+  EXPECT_TRUE(gives({{"tokenizer_class", "PreTrainedTokenizerFast"}}));
 }
 
 }  // namespace

@@ -70,6 +70,7 @@ TEST(GgufTokenizer, LlamaJoinsByScores) {
   expect_rows(*tokenizer, "llama2");
   EXPECT_EQ(tokenizer->special_tokens().bos, "<s>");
   EXPECT_EQ(tokenizer->chat_template(), "{{ x }}");
+  EXPECT_EQ(tokenizer->encode_pair("a", "b", {}).type_ids.back(), 1);
   vocabulary.add_bos = false;
   vocabulary.add_space_prefix = false;
   const auto plain = make_gguf_tokenizer(vocabulary);
@@ -189,6 +190,7 @@ TEST(GgufTokenizer, T5IsUnigram) {
   const auto tokenizer = make_gguf_tokenizer(vocabulary), original = open_tokenizer(folder + "t5_spiece.model");
   for (const char* text : {"", "Hello  world", "na\xC3\xAFve \xEF\xAC\x81sh </s> x"})
     EXPECT_EQ(tokenizer->encode(text).ids, original->encode(text).ids);
+  EXPECT_EQ(tokenizer->encode_pair("a", "b", {}).type_ids.back(), 0);
 }
 
 TEST(GgufTokenizer, ErrorsNameTheKey) {

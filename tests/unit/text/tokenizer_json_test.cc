@@ -104,6 +104,53 @@ TEST(TokenizerJson, TwoProcessorsThatAddTokensAreRefused) {
   EXPECT_THROW(tokenizer_of(sequence(bert, bert)), DataError);
 }
 
+// What tokenizers 0.22.2 gives for "a" and "b": ids, then type ids, with the special tokens and without.
+TEST(TokenizerJson, TypeIdsAreThePostProcessors) {
+  using Ids = std::vector<std::int32_t>;
+  const auto expect = [](const std::string& processor, const Ids& one, const Ids& two, const Ids& plain) {
+    SCOPED_TRACE(processor);
+    const auto t = tokenizer_of(R"({"post_processor": )" + processor + R"(,
+        "model": {"type": "WordLevel", "unk_token": "u", "vocab": {"u": 0, "a": 1, "b": 2, "c": 3}}})");
+    const auto all = [](Encoding e) {
+      e.ids.insert(e.ids.end(), e.type_ids.begin(), e.type_ids.end());
+      return e.ids;
+    };
+    EXPECT_EQ(all(t->encode("a")), one);
+    EXPECT_EQ(all(t->encode_pair("a", "b", {})), two);
+    EXPECT_EQ(all(t->encode_pair("a", "b", {.add_special_tokens = false})), plain);
+  };
+  const std::string bytes = R"({"type": "ByteLevel"})",
+                    bert = R"({"type": "BertProcessing", "sep": ["c", 3], "cls": ["u", 0]})",
+                    roberta = R"({"type": "RobertaProcessing", "sep": ["c", 3], "cls": ["u", 0]})",
+                    xlnet = R"({"type": "TemplateProcessing",
+      "single": [{"Sequence": {"id": "A", "type_id": 0}}, {"SpecialToken": {"id": "c", "type_id": 2}}],
+      "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"SpecialToken": {"id": "c", "type_id": 2}},
+               {"Sequence": {"id": "B", "type_id": 1}}, {"SpecialToken": {"id": "c", "type_id": 3}}],
+      "special_tokens": {"c": {"id": "c", "ids": [3, 0], "tokens": ["c", "u"]}}})",
+                    turned = R"({"type": "TemplateProcessing", "single": [{"Sequence": {"id": "A", "type_id": 4}}],
+      "pair": [{"Sequence": {"id": "B", "type_id": 5}}, {"Sequence": {"id": "A", "type_id": 4}}],
+      "special_tokens": {}})";
+  const auto sequence = [](const std::string& first, const std::string& second) {
+    return R"({"type": "Sequence", "processors": [)" + first + "," + second + "]}";
+  };
+  for (const std::string& one : {std::string("null"), bytes}) expect(one, {1, 0}, {1, 2, 0, 1}, {1, 2, 0, 1});
+  for (const std::string& one : {bert, sequence(bert, bytes)})
+    expect(one, {0, 1, 3, 0, 0, 0}, {0, 1, 3, 2, 3, 0, 0, 0, 1, 1}, {1, 2, 0, 1});
+  expect(roberta, {0, 1, 3, 0, 0, 0}, {0, 1, 3, 3, 2, 3, 0, 0, 0, 0, 0, 0}, {1, 2, 0, 0});
+  for (const std::string& one : {xlnet, sequence(bytes, xlnet)})
+    expect(one, {1, 3, 0, 0, 2, 2}, {1, 3, 0, 2, 3, 0, 0, 2, 2, 1, 3, 3}, {1, 2, 0, 1});
+  for (const std::string& one : {turned, sequence(bytes, turned), sequence(turned, bytes)})
+    expect(one, {1, 4}, {2, 1, 5, 4}, {2, 1, 5, 4});
+}
+
+// As tokenizers: whichever text is to be cut, nothing is left of either.
+TEST(TokenizerJson, WhereSpecialTokensTakeTheWholeLengthBothTextsGo) {
+  const auto t = tokenizer_of(R"({"post_processor": {"type": "BertProcessing", "sep": ["c", 2], "cls": ["u", 0]},
+      "model": {"type": "WordLevel", "unk_token": "u", "vocab": {"u": 0, "a": 1, "c": 2}}})");
+  for (const auto cut : {Truncation::kLongestFirst, Truncation::kOnlyFirst, Truncation::kOnlySecond})
+    EXPECT_EQ(t->encode_pair("a", "a", {.max_length = 3, .truncation = cut}).ids, (std::vector<std::int32_t>{0, 2, 2}));
+}
+
 TEST(TokenizerJson, OffsetsAreTrimmedOnceForEachProcessor) {
   const auto first = [](const std::string& processors, const char* text) {
     return tokenizer_of(R"({"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "use_regex": false},
