@@ -1,10 +1,8 @@
 #include "train/session.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <ctime>
 #include <filesystem>
 #include <limits>
 #include <ostream>
@@ -31,18 +29,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
-
-/// Where transformers puts a run's TensorBoard files: output_dir/runs/Nov21_09-30-00_host.
-std::string tensorboard_folder(const TrainingArguments& arguments) {
-  if (!arguments.logging_dir.empty()) return arguments.logging_dir;
-  const std::time_t now = std::time(nullptr);
-  std::tm local{};
-  ::localtime_r(&now, &local);
-  char time[32] = {}, host[256] = {};
-  std::strftime(time, sizeof(time), "%b%d_%H-%M-%S", &local);
-  ::gethostname(host, sizeof(host) - 1);
-  return arguments.output_dir + "/runs/" + time + "_" + host;
-}
 
 }  // namespace
 
@@ -82,7 +68,8 @@ void Session::open_records() {
   metrics_ = report::MetricsFile(file);
   checkpoints_.watch(metrics_.hand_over_name());
   if (!read_report_to(arguments_.report_to).tensorboard) return;
-  tensorboard_ = std::make_unique<report::TensorBoardWriter>(tensorboard_folder(arguments_));
+  tensorboard_ =
+      std::make_unique<report::TensorBoardWriter>(tensorboard_folder(arguments_.logging_dir, arguments_.output_dir));
   if (resumes) tensorboard_->purge_from(checkpoints_.step_of_checkpoint() + 1);
   checkpoints_.watch(tensorboard_->hand_over_name());
 }
