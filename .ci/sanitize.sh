@@ -22,6 +22,7 @@ done
 build_preset "$kind" "${targets[@]}"
 export ASAN_OPTIONS=detect_leaks=0:detect_stack_use_after_return=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
 # libgomp and libtorch are not instrumented: what their threads do with each other is not seen, so each rank has one thread.
+# tests/support/thread_sanitizer.cc says what is suppressed.
 export TSAN_OPTIONS=halt_on_error=1:ignore_noninstrumented_modules=1 OMP_NUM_THREADS=1
 say "$kind: ${targets[*]}"
 failed=0

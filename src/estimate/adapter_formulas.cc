@@ -269,7 +269,7 @@ const Method* method_of(const std::string& peft_type) {
 
 }  // namespace
 
-std::map<std::string, std::string> parse_peft_args(const std::string& text) {
+std::map<std::string, std::string> parse_peft_args(const std::string& text, const std::string& flag) {
   std::map<std::string, std::string> out;
   const auto end_of = [&](std::size_t begin) {  // the comma behind brackets
     int depth = 0;
@@ -283,7 +283,7 @@ std::map<std::string, std::string> parse_peft_args(const std::string& text) {
     part.erase(std::remove(part.begin(), part.end(), ' '), part.end());
     begin = end + 1;
     const auto equals = part.find('=');
-    if (equals == std::string::npos) throw ConfigError("--peft_args: '" + part + "' is no KEY=VALUE", "peft_args");
+    if (equals == std::string::npos) throw ConfigError("--" + flag + ": '" + part + "' is no KEY=VALUE", flag);
     out[part.substr(0, equals)] = part.substr(equals + 1);
   }
   return out;

@@ -9,8 +9,9 @@
 
 namespace tessera::estimate {
 
-/// A method's settings by the keys of adapter_config.json: "r=4, alpha=8". ConfigError: no KEY=VALUE.
-std::map<std::string, std::string> parse_peft_args(const std::string& text);
+/// A method's settings by the keys of adapter_config.json: "r=4, alpha=8". ConfigError names the
+/// flag: no KEY=VALUE.
+std::map<std::string, std::string> parse_peft_args(const std::string& text, const std::string& flag = "peft_args");
 
 /// The methods that sit in matrices of blocks, by peft_type.
 std::vector<std::string> layer_methods();

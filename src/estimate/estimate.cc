@@ -8,6 +8,7 @@
 #include <ostream>
 
 #include "base/grouped.h"
+#include "base/low_rank_optimizer.h"
 #include "base/quantity_text.h"
 #include "config/byte_size.h"
 #include "config/options.h"
@@ -66,6 +67,8 @@ PlanRequest request_of(const EstimateOptions& o, bool with_adapter, bool on_disk
   r.hosts = o.num_machines;
   r.mixed_precision = o.mixed_precision;
   r.optim = o.optim;
+  r.optim_args = o.optim_args;
+  r.optim_target_modules = o.optim_target_modules;
   r.batch = {.rows = o.per_device_train_batch_size,
              .length = o.max_seq_length,
              .checkpointing = o.gradient_checkpointing,
@@ -316,6 +319,13 @@ std::optional<EstimateOptions> parse_estimate(const std::vector<std::string>& ar
            "further keys of the method's adapter_config.json: r=4,vector_length=64", group)
       .placeholder("KEY=VALUE,...");
   table.add(&o.optim, {"--optim"}, "as Trainer's --optim", group);
+  const config::Need low_rank{"--optim", low_rank_optimizers()};
+  table.add(&o.optim_args, {"--optim_args"}, "name=value,... of it; rank and proj_type say what is kept", group)
+      .only_with({low_rank});
+  table
+      .add(&o.optim_target_modules, {"--optim_target_modules"},
+           "linear layers that GaLore and APOLLO see through a low rank: all-linear, or parts of names", group)
+      .only_with({low_rank});
   table.add(&o.per_device_train_batch_size, {"--per_device_train_batch_size"}, "rows of a rank in one forward", group);
   table.add(&o.max_seq_length, {"--max_seq_length", "--max_seq_len", "--max_length"},
             "tokens of a row; 0: activations are not counted", group);
@@ -372,6 +382,8 @@ std::optional<EstimateOptions> parse_estimate(const std::vector<std::string>& ar
                    "load_in_8bit");
   problems.attempt([&] { (void)parse_peft_args(o.adapter.peft_args); });
   problems.attempt([&] { (void)optimizer_state_bytes(o.optim, "", {1}); });
+  problems.attempt([&] { (void)parse_low_rank(o.optim_args); });
+  problems.attempt([&] { check_low_rank_targets(o.optim_target_modules, o.optim); });
   if (!o.max_memory.empty()) problems.attempt([&] { (void)config::parse_byte_size(o.max_memory, "max_memory"); });
   problems.throw_all();
   for (const auto& note : table.notes()) out << note << "\n";

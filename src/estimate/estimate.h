@@ -18,7 +18,8 @@ struct EstimateOptions {
   std::string mixed_precision = "no";
   AdapterRequest adapter;
   int num_machines = 1;
-  std::string optim = "adamw_torch";
+  std::string optim = "adamw_torch", optim_args;
+  std::vector<std::string> optim_target_modules = {"all-linear"};
   std::int64_t per_device_train_batch_size = 1, max_seq_length = 512;
   bool gradient_checkpointing = false;
   bool load_in_4bit = false, use_nested_quant = false, load_in_8bit = false;

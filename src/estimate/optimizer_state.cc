@@ -1,14 +1,17 @@
 #include "estimate/optimizer_state.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <charconv>
 #include <iterator>
 #include <set>
 
 #include "base/dotted_name.h"
 #include "base/low_rank_optimizer.h"
 #include "base/nearest.h"
+#include "estimate/adapter_formulas.h"
 #include "estimate/model_tensors.h"
 #include "estimate/rank_memory.h"
 #include "tessera/base/error.h"
@@ -98,6 +101,7 @@ bool is_embedding(const std::string& parameter) {
                                                 "position_embeddings",
                                                 "token_type_embeddings",
                                                 "distance_embedding",
+                                                "rel_embeddings",
                                                 "relative_attention_bias"};
   return parameter.ends_with(".weight") && kTables.contains(last_part(module_of(parameter)));
 }
@@ -106,6 +110,13 @@ bool is_embedding(const std::string& parameter) {
 
 bool is_known_optimizer(const std::string& optim) {
   return std::any_of(std::begin(kForms), std::end(kForms), [&](const auto& form) { return optim == form.name; });
+}
+
+std::vector<std::string> low_rank_optimizers() {
+  std::vector<std::string> names;
+  for (const auto& form : kForms)
+    if (is_low_rank_optimizer(form.name)) names.emplace_back(form.name);
+  return names;
 }
 
 bool computes_on_host(const std::string& optim) {
@@ -129,6 +140,28 @@ std::int64_t optimizer_state_bytes(const std::string& optim, const std::string& 
   const bool packed = form.form != StateForm::k32Bit && numel >= kSmallestPacked && divides && !exempt;
   if (!packed) return 4 * form.states * numel;
   return form.states * (numel / (in_4_bits ? 2 : 1) + 4 * ((numel + block - 1) / block));
+}
+
+bool is_linear_layer(const ModelTensor& t) {
+  return t.shape.size() == 2 && t.name.ends_with(".weight") && !t.in_out && !is_embedding(t.name);
+}
+
+LowRankShape parse_low_rank(const std::string& optim_args) {
+  LowRankShape shape;
+  auto args = parse_peft_args(optim_args, "optim_args");
+  if (args.contains("rank")) {
+    const auto& text = args["rank"];
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), shape.rank);
+    if (error != std::errc() || end != text.data() + text.size() || shape.rank < 1)
+      throw ConfigError("--optim_args: rank is '" + text + "', not a positive whole number", "optim_args");
+  }
+  if (args.contains("proj_type")) shape.proj_type = args["proj_type"];
+  static const std::set<std::string> kTypes = {"std", "reverse_std", "left", "right", "full"};
+  if (!kTypes.contains(shape.proj_type))
+    throw ConfigError(
+        fmt::format("--optim_args: proj_type is '{}'; there are {}", shape.proj_type, fmt::join(kTypes, ", ")),
+        "optim_args");
+  return shape;
 }
 
 LowRankBytes low_rank_bytes(const std::string& optim, const LowRankShape& shape, std::int64_t rows,

@@ -4,11 +4,16 @@
 #include <string>
 #include <vector>
 
+#include "estimate/model_tensors.h"
+
 namespace tessera::estimate {
 
 struct SizedParameter;
 
 bool is_known_optimizer(const std::string& optim);
+
+/// GaLore and APOLLO under all their names.
+std::vector<std::string> low_rank_optimizers();
 
 /// Where parameters lie on a GPU, the optimizer still computes on the CPU and keeps its state there
 /// (optim/host_optimizer.h).
@@ -20,6 +25,9 @@ bool computes_on_host(const std::string& optim);
 std::int64_t optimizer_state_bytes(const std::string& optim, const std::string& parameter,
                                    const std::vector<std::int64_t>& shape);
 
+/// Whether it is the weight of an nn.Linear: GPT-2's Conv1D and tables are none.
+bool is_linear_layer(const ModelTensor& t);
+
 /// What GaLore and APOLLO keep of a matrix [rows, columns] that they see through a low rank (optim/projection.h), each
 /// rank for itself; and what the update adds to it.
 struct LowRankBytes {
@@ -29,6 +37,9 @@ struct LowRankShape {
   std::int64_t rank = 128;
   std::string proj_type = "std";
 };
+/// "rank=64,proj_type=left" of --optim_args; other keys change no size. ConfigError for a rank that is no positive
+/// number, and a proj_type that is not known.
+LowRankShape parse_low_rank(const std::string& optim_args);
 LowRankBytes low_rank_bytes(const std::string& optim, const LowRankShape& shape, std::int64_t rows,
                             std::int64_t columns);
 

@@ -28,18 +28,18 @@ struct Trained {
   SizedParameter operator()(const std::string& name, const std::vector<std::int64_t>& shape, bool as_computed) const {
     std::int64_t numel = 1;
     for (const auto size : shape) numel *= size;
-    SizedParameter sized{.name = name,
-                         .numel = numel,
-                         .trainable = true,
-                         .stored_as_computed = as_computed,
-                         .state_bytes = optimizer_state_bytes(request.optim, name, shape)};
-    ModelTensor matrix;
-    matrix.name = name;
-    matrix.shape = shape;
-    if (is_low_rank_optimizer(request.optim) && is_linear(matrix)) count_low_rank(sized, request.optim, {}, shape);
-    return sized;
+    return {.name = name,
+            .numel = numel,
+            .trainable = true,
+            .stored_as_computed = as_computed,
+            .state_bytes = optimizer_state_bytes(request.optim, name, shape)};
   }
 };
+
+bool sees_low_rank(const PlanRequest& request, const ModelTensor& t) {
+  return is_low_rank_optimizer(request.optim) && is_linear_layer(t) &&
+         is_low_rank_target(request.optim_target_modules, module_of(t.name));
+}
 
 AdaptedLayer adapted_layer(const AdapterRequest& adapter, const ModelTensor& t) {
   const auto [in, out] = sides_of(t);
@@ -168,7 +168,11 @@ std::vector<SizedParameter> parameters_of(const PlanRequest& request, const std:
   std::vector<SizedParameter> out;
   const char* compute = compute_dtype(request.mixed_precision);
   if (!request.adapter) {
-    for (const auto& t : tensors) out.push_back(Trained{request}(t.name, t.shape, t.dtype == compute));
+    const LowRankShape low = parse_low_rank(request.optim_args);
+    for (const auto& t : tensors) {
+      auto& sized = out.emplace_back(Trained{request}(t.name, t.shape, t.dtype == compute));
+      if (sees_low_rank(request, t)) count_low_rank(sized, request.optim, low, t.shape);
+    }
     return out;
   }
   const auto& targets = request.adapter->target_modules;

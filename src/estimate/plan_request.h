@@ -33,7 +33,8 @@ struct PlanRequest {
   config::ShardingStrategy strategy = config::ShardingStrategy::kFullShard;
   int ranks = 2, hosts = 1;  // ranks of all hosts together
   std::string mixed_precision = "no";
-  std::string optim = "adamw_torch";
+  std::string optim = "adamw_torch", optim_args = {};
+  std::vector<std::string> optim_target_modules = {"all-linear"};  // of GaLore and APOLLO
   BatchShape batch = {};
   bool on_disk = false;
   bool offload_params = false;  // with a GPU: slices, gradients and optimizer state stay in host memory

@@ -88,6 +88,10 @@ std::string scalar_event(const std::string& tag, double value, std::int64_t step
   return event(wall_time, step, summary(bytes(1, tag) + key(2, kFixed32) + raw(static_cast<float>(value))));
 }
 
+std::string start_event(std::int64_t step, double wall_time) {
+  return event(wall_time, step, bytes(7, integer(1, 1)));  // SessionLog: status 1 (START is 1)
+}
+
 std::string text_event(const std::string& tag, const std::string& text, std::int64_t step, double wall_time) {
   // TensorProto: dtype 1 (DT_STRING is 7), tensor_shape 2 (dim 2 (size 1)), string_val 8.
   const auto tensor = integer(1, 7) + bytes(2, bytes(2, integer(1, 1))) + bytes(8, text);
@@ -106,6 +110,10 @@ TensorBoardWriter::TensorBoardWriter(const std::string& folder) {
 
 void TensorBoardWriter::scalar(const std::string& tag, double value, std::int64_t step) {
   write(scalar_event(tag, value, step, now()));
+}
+
+void TensorBoardWriter::purge_from(std::int64_t step) {
+  write(start_event(step, now()));
 }
 
 void TensorBoardWriter::text(const std::string& tag, const std::string& text, std::int64_t step) {

@@ -22,6 +22,9 @@ class TensorBoardWriter {
 
   /// A point of the curve `tag`. Flushed as it is written, so that a running job can be watched.
   void scalar(const std::string& tag, double value, std::int64_t step);
+  /// TensorBoard leaves out what older files of the folder have from this step on: a run that goes on writes it again
+  /// (purge_step of torch's SummaryWriter).
+  void purge_from(std::int64_t step);
   /// Markdown under the "Text" tab.
   void text(const std::string& tag, const std::string& text, std::int64_t step);
 
@@ -41,6 +44,7 @@ std::string tf_record(std::string_view payload);
 /// Serialised Event messages. `wall_time`: seconds since 1970.
 std::string version_event(double wall_time);
 std::string scalar_event(const std::string& tag, double value, std::int64_t step, double wall_time);
+std::string start_event(std::int64_t step, double wall_time);
 std::string text_event(const std::string& tag, const std::string& text, std::int64_t step, double wall_time);
 
 }  // namespace tessera::report

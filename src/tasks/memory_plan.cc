@@ -18,7 +18,6 @@
 #include "families/families.h"
 #include "fsdp/plan/mesh.h"
 #include "models/check_sizes.h"
-#include "optim/optim_args.h"
 #include "peft/adapter_config.h"
 #include "peft/methods/adalora.h"
 #include "peft/methods/ia3.h"
@@ -78,13 +77,8 @@ std::vector<estimate::SizedParameter> parameters_of(const Assembled& model, cons
   const auto& optim = settings.optim;
   const nn::DenseElements elements(*model.model);
   std::set<std::string> low_rank;
-  estimate::LowRankShape shape;
-  if (is_low_rank_optimizer(optim)) {
-    low_rank = train::low_rank_weights(settings.optim_target_modules, *model.model);
-    optim::OptimArgs args(settings.optim_args, optim);
-    args.take("rank", &shape.rank);
-    args.take("proj_type", &shape.proj_type, {"std", "reverse_std", "left", "right", "full"});
-  }
+  const estimate::LowRankShape shape = estimate::parse_low_rank(settings.optim_args);
+  if (is_low_rank_optimizer(optim)) low_rank = train::low_rank_weights(settings.optim_target_modules, *model.model);
   const bool allocates = model.adapters && dynamic_cast<const peft::AdaLora*>(model.adapters->method.get());
   std::vector<estimate::SizedParameter> out;
   for (const auto& item : model.model->named_parameters()) {

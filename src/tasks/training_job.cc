@@ -269,6 +269,8 @@ void TrainingJob::plan_memory(const Assembled& model, const fsdp::FsdpOptions& f
   request.hosts = hosts_of(*group_);
   request.mixed_precision = config::name_of(settings.mixed_precision);
   request.optim = arguments_.optim;
+  request.optim_args = arguments_.optim_args;
+  request.optim_target_modules = arguments_.optim_target_modules;
   request.batch = batch;
   if (!device_.is_cpu()) request.batch.length = 0;  // activations are there
   request.batch.checkpointing = fsdp.activation_checkpointing != nullptr;

@@ -3,36 +3,13 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
-#include <regex>
 #include <set>
 
+#include "base/low_rank_optimizer.h"
 #include "tessera/base/error.h"
 #include "tessera/nn/linear.h"
 
 namespace tessera::train {
-namespace {
-
-bool is_target(const std::vector<std::string>& targets, const std::string& module) {
-  return std::any_of(targets.begin(), targets.end(), [&](const std::string& word) {
-    return word == "all-linear" || word == "all_linear" || module.find(word) != std::string::npos ||
-           std::regex_match(module, std::regex(word));
-  });
-}
-
-}  // namespace
-
-void check_low_rank_targets(const std::vector<std::string>& targets, const std::string& optim) {
-  const auto fail = [](const std::string& what) { throw ConfigError(what, "optim_target_modules"); };
-  if (targets.empty())
-    fail("--optim " + optim + " needs --optim_target_modules: all-linear, or parts of the names of linear layers");
-  for (const auto& word : targets) try {
-      (void)std::regex(word);
-    } catch (const std::regex_error& e) {
-      fail("--optim_target_modules '" + word + "' is no regular expression: " + e.what());
-    }
-}
-
 namespace {
 
 std::vector<std::string> linear_layers(nn::HookedModule& modules) {
@@ -50,7 +27,7 @@ std::vector<std::string> linear_layers(nn::HookedModule& modules) {
 std::set<std::string> low_rank_weights(const std::vector<std::string>& targets, nn::HookedModule& modules) {
   std::set<std::string> weights;
   for (const auto& name : linear_layers(modules))
-    if (is_target(targets, name)) weights.insert(name + ".weight");
+    if (is_low_rank_target(targets, name)) weights.insert(name + ".weight");
   return weights;
 }
 

@@ -17,7 +17,4 @@ std::set<std::string> low_rank_weights(const std::vector<std::string>& targets, 
 void mark_low_rank(const std::vector<std::string>& targets, nn::HookedModule& modules,
                    std::vector<optim::ParameterSlice>& slices);
 
-/// ConfigError for words that are no regular expressions, and for none.
-void check_low_rank_targets(const std::vector<std::string>& targets, const std::string& optim);
-
 }  // namespace tessera::train

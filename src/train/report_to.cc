@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <unistd.h>
+
+#include <ctime>
 
 #include "tessera/base/error.h"
 
@@ -36,6 +39,17 @@ ReportTo read_report_to(const std::vector<std::string>& words) {
     }
   }
   return to;
+}
+
+std::string tensorboard_folder(const std::string& logging_dir, const std::string& output_dir) {
+  if (!logging_dir.empty()) return logging_dir;
+  const std::time_t now = std::time(nullptr);
+  std::tm local{};
+  ::localtime_r(&now, &local);
+  char time[32] = {}, host[256] = {};
+  std::strftime(time, sizeof(time), "%b%d_%H-%M-%S", &local);
+  ::gethostname(host, sizeof(host) - 1);
+  return output_dir + "/runs/" + time + "_" + host;
 }
 
 std::string import_command(const std::string& tracker, const std::string& metrics_file) {

@@ -106,6 +106,7 @@ void RunCheckpoints::resume() {
   trainer_.schedule().load_state(read.schedule);
   if (trainer_.scaler() && read.loss_scale > 0) trainer_.scaler()->load(read.loss_scale, read.steps_at_loss_scale);
   resumed_at_ = saved_at_ = state_.global_step;
+  step_of_checkpoint_ = read.global_step;
   resumed_from_ = folder;
   state_.skipped_steps = skipped_of(state_.global_step, read);
   trainer_.start_at(state_.global_step, state_.skipped_steps, read.epoch_loss);

@@ -49,6 +49,8 @@ class RunCheckpoints {
   void resume();
   /// The step that the run went on from; 0: it began anew.
   std::int64_t resumed_at() const { return resumed_at_; }
+  /// The same step as the checkpoint numbers it: another number where it was written with other rows a step.
+  std::int64_t step_of_checkpoint() const { return step_of_checkpoint_; }
   const std::string& resumed_from() const { return resumed_from_; }
 
   /// Of rank 0: another file of the run that has to keep its name.
@@ -84,7 +86,7 @@ class RunCheckpoints {
   std::ostream& out_;
   checkpoint::CheckpointSaver saver_;
   TrainerState state_;
-  std::int64_t resumed_at_ = 0, saved_at_ = -1;
+  std::int64_t resumed_at_ = 0, step_of_checkpoint_ = 0, saved_at_ = -1;
   std::string resumed_from_;
 };
 

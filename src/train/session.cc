@@ -1,10 +1,8 @@
 #include "train/session.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <ctime>
 #include <filesystem>
 #include <limits>
 #include <ostream>
@@ -32,18 +30,6 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-/// Where transformers puts a run's TensorBoard files: output_dir/runs/Nov21_09-30-00_host.
-std::string tensorboard_folder(const TrainingArguments& arguments) {
-  if (!arguments.logging_dir.empty()) return arguments.logging_dir;
-  const std::time_t now = std::time(nullptr);
-  std::tm local{};
-  ::localtime_r(&now, &local);
-  char time[32] = {}, host[256] = {};
-  std::strftime(time, sizeof(time), "%b%d_%H-%M-%S", &local);
-  ::gethostname(host, sizeof(host) - 1);
-  return arguments.output_dir + "/runs/" + time + "_" + host;
-}
-
 }  // namespace
 
 Session::Session(const TrainingArguments& arguments, SessionTask task, const Training& training, std::ostream& out,
@@ -58,7 +44,6 @@ Session::Session(const TrainingArguments& arguments, SessionTask task, const Tra
       bar_(err, bars_, trainer_.total_steps()),
       checkpoints_(arguments, std::move(task_.checkpoints), training, arguments.trainer_options(),
                    arguments.per_device_train_batch_size, out),
-      metrics_(model_.group().rank() == 0 ? arguments.metrics_path() : ""),
       state_(checkpoints_.state()) {
   const auto every = [&](double value) { return TrainingArguments::every(value, state_.max_steps); };
   state_.logging_steps = every(arguments_.logging_steps);
@@ -68,16 +53,25 @@ Session::Session(const TrainingArguments& arguments, SessionTask task, const Tra
   const bool by_steps = arguments_.eval_strategy == Interval::kSteps;
   state_.eval_steps = every(by_steps ? eval_steps() : arguments_.eval_steps.value_or(kUnset));
   if (model_.group().rank() != 0) return;
-  const ReportTo reports = read_report_to(arguments_.report_to);
-  if (reports.tensorboard) {
-    tensorboard_ = std::make_unique<report::TensorBoardWriter>(tensorboard_folder(arguments_));
-    checkpoints_.watch(tensorboard_->hand_over_name());
-  }
-  if (reports.html) page_ = std::make_unique<report::LiveReport>(arguments_.output_dir);
-  checkpoints_.watch(metrics_.hand_over_name());
+  if (read_report_to(arguments_.report_to).html) page_ = std::make_unique<report::LiveReport>(arguments_.output_dir);
   if (task_.settings.is_null()) return;
   changed_flags_ = changed_flags(arguments_, task_.settings);
   write_settings();
+}
+
+// Both are watched under the names that they have from here on.
+void Session::open_records() {
+  if (model_.group().rank() != 0) return;
+  const std::string file = arguments_.metrics_path();
+  const bool resumes = checkpoints_.resumed_at() > 0;
+  if (resumes) report::drop_rows_after(file, state_.log_history, checkpoints_.step_of_checkpoint());
+  metrics_ = report::MetricsFile(file);
+  checkpoints_.watch(metrics_.hand_over_name());
+  if (!read_report_to(arguments_.report_to).tensorboard) return;
+  tensorboard_ =
+      std::make_unique<report::TensorBoardWriter>(tensorboard_folder(arguments_.logging_dir, arguments_.output_dir));
+  if (resumes) tensorboard_->purge_from(checkpoints_.step_of_checkpoint() + 1);
+  checkpoints_.watch(tensorboard_->hand_over_name());
 }
 
 void Session::write_settings() const {
@@ -90,6 +84,7 @@ void Session::write_settings() const {
 bool Session::run() {
   print_banner();
   checkpoints_.resume();
+  open_records();
   if (checkpoints_.resumed_at() > 0) out_ << changed_flags_;
   check_weights();
   bar_.start_at(state_.global_step);

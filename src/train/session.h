@@ -75,6 +75,8 @@ class Session {
   void enter(Phase phase);
   /// run.json: settings, what was planned, where the metrics are.
   void write_settings() const;
+  /// The metrics file and TensorBoard's, of rank 0; of a run that goes on, without what it will write again.
+  void open_records();
   void on_step(const StepReport& step);
   void on_epoch_end(const EpochReport& epoch);
   /// What the end of an epoch brings besides a checkpoint.
@@ -122,7 +124,7 @@ class Session {
   report::BarStyle bars_;
   report::ProgressBar bar_;
   RunCheckpoints checkpoints_;  // before any file of the run is opened: it locks the folder
-  report::MetricsFile metrics_;
+  report::MetricsFile metrics_{""};
   std::unique_ptr<report::TensorBoardWriter> tensorboard_;  // null: not asked for
   std::unique_ptr<report::LiveReport> page_;                // null: not asked for
   TrainerState& state_;                                     // of checkpoints_

@@ -26,6 +26,7 @@
 #include "train/trainer.h"
 #include "verify/reference_json.h"
 #include "verify/rows_of_adapters.h"
+#include "verify/unused_bias.h"
 #include "verify/verify.h"
 
 namespace tessera::verify {
@@ -161,6 +162,7 @@ void compare_gradients(Comparison& table, const io::TensorSource& io, const Grad
   for (const auto& t : io.tensors()) {
     if (!t.name.starts_with(prefix)) continue;
     const std::string name = t.name.substr(prefix.size());
+    if (is_unused_bias(names, io, name, prefix)) continue;
     const auto it = grads.find(names.parameter_of(name));
     if (it != grads.end()) compared.insert(it->first);
     const at::Tensor expected = io::read_tensor(io, t.name);

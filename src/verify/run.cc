@@ -30,6 +30,7 @@
 #include "verify/noise.h"
 #include "verify/reference_json.h"
 #include "verify/replay.h"
+#include "verify/unused_bias.h"
 #include "verify/verify.h"
 
 namespace tessera::verify {
@@ -210,7 +211,7 @@ void compare_final(Comparison& table, const Run& run, const tasks::Assembled& a,
   for (const auto& info : reference->tensors()) {
     const auto known = names.parameter_of(info.name);
     const auto it = tensors.find(known.empty() ? info.name : known);
-    if (is_redundant(info.name)) continue;
+    if (is_redundant(info.name) || is_unused_bias(names, *reference, info.name)) continue;
     if (it == tensors.end()) {
       table.fail("weights " + info.name, "is not among the trained parameters");
     } else {
@@ -337,6 +338,7 @@ void compare_first_gradients(Comparison& table, const Run& run, const tasks::Ass
   for (const auto& info : reference->tensors())
     if (info.name.starts_with("grad.")) {
       const auto plain = plain_name(info.name.substr(5)), known = in_model.parameter_of(plain);
+      if (is_unused_bias(in_model, *reference, plain, "grad.")) continue;
       names[known.empty() ? plain : known] = info.name;
     }
   a.sharded->visit_full_grads([&](const std::string& name, const at::Tensor& g) {

@@ -20,6 +20,7 @@
 #include "verify/noise.h"
 #include "verify/reference_json.h"
 #include "verify/replay.h"
+#include "verify/unused_bias.h"
 #include "verify/verify.h"
 
 namespace tessera::verify {
@@ -143,6 +144,7 @@ void compare_final(Comparison& table, const TrainerRun& run, const std::string& 
       if (!info.name.starts_with("final.") || names.parameter_of(info.name.substr(6)) != name) continue;
       found = true;
       seen.insert(info.name);
+      if (is_unused_bias(names, *reference, info.name.substr(6), "final.")) continue;
       table.add_weights("weights " + info.name.substr(6), t, io::read_tensor(*reference, info.name), 2e-5, limit,
                         noise_of(noise, name));
     }

@@ -106,12 +106,36 @@ TEST_F(Plan, AFolderDescribedAsPackedIsPlannedWithoutWeights) {
   EXPECT_FALSE(PlanRequest{}.possible(packed)) << "packed weights do not train";
 }
 
+TEST_F(Plan, GaLoreAndApolloAreCountedByTheirTargetsAndTheirRank) {
+  llama({512, 1024, 8, 8, 2});
+  const auto state = [&](std::vector<std::string> flags) {
+    flags.insert(flags.end(), {"--optim", "galore_adamw"});
+    const std::string text = printed(flags), name = "optimizer state";
+    return text.substr(text.find(name) + name.size(), 60);
+  };
+  const auto all = state({});
+  EXPECT_EQ(state({"--optim_target_modules", "all-linear", "--optim_args", "rank=128,update_proj_gap=100"}), all);
+  EXPECT_NE(state({"--optim_args", "rank=8"}), all);
+  EXPECT_NE(state({"--optim_target_modules", "q_proj,v_proj"}), all);
+  EXPECT_NE(state({"--optim_target_modules", "lm_head"}), state({"--optim_target_modules", "q_proj"}));
+  for (const auto& [flags, named] : {std::pair{std::vector<std::string>{"--optim_args", "rank=0"}, "rank is '0'"},
+                                     {{"--optim_args", "proj_type=up"}, "proj_type is 'up'"},
+                                     {{"--optim_target_modules", "("}, "is no regular expression"}})
+    try {
+      state(flags);
+      ADD_FAILURE() << flags[0];
+    } catch (const ConfigError& e) {
+      EXPECT_NE(std::string(e.what()).find(named), std::string::npos) << e.what();
+    }
+}
+
 TEST_F(Plan, EightBitStatesTakeAByteAndTheirStatistics) {
   EXPECT_EQ(optimizer_state_bytes("adamw_torch", "x.weight", {100, 100}), 8 * 10000);
   EXPECT_EQ(optimizer_state_bytes("adamw_8bit", "x.weight", {100, 100}), 2 * (10000 + 4 * 40));
   EXPECT_EQ(optimizer_state_bytes("paged_adamw_8bit", "x.weight", {10, 100}), 8 * 1000) << "below 4096 elements";
   EXPECT_EQ(optimizer_state_bytes("adamw_bnb_8bit", "model.embed_tokens.weight", {100, 100}), 8 * 10000);
-  for (const char* table : {"gpt_neox.embed_in.weight", "bert.embeddings.position_embeddings.weight", "shared.weight"})
+  for (const char* table : {"gpt_neox.embed_in.weight", "bert.embeddings.position_embeddings.weight", "shared.weight",
+                            "deberta.encoder.rel_embeddings.weight"})
     EXPECT_EQ(optimizer_state_bytes("adamw_8bit", table, {100, 100}), 8 * 10000) << table;
   for (const char* none : {"transformer.word_embeddings_layernorm.weight", "wte.lora_embedding_A.default"})
     EXPECT_EQ(optimizer_state_bytes("adamw_8bit", none, {10000}), 2 * (10000 + 4 * 40)) << none;

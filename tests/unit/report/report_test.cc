@@ -2,9 +2,11 @@
 
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "base/file.h"
 #include "report/memory.h"
 #include "report/memory_watch.h"
 #include "report/metrics.h"
@@ -74,6 +76,77 @@ TEST(MetricsFile, AppendsOneObjectALine) {
   EXPECT_GT(nlohmann::json::parse(first)["time"].get<double>(), 1.7e9) << "seconds since 1970";
   EXPECT_EQ(nlohmann::json::parse(second)["step"], 2);
   EXPECT_FALSE(std::getline(in, none));
+}
+
+TEST(MetricsFile, BeginsARowAfterHalfOfOneThatAKilledRunLeft) {
+  const std::string path = testing::TempDir() + "metrics_half.jsonl";
+  for (const auto& [before, after] :
+       {std::pair{"{\"step\": 1}\n{\"step\": 2, \"lo", "{\"step\": 1}\n"}, std::pair{"{\"ste", ""},
+        std::pair{"{\"step\": 1, \"loss\": NaN}", "{\"step\": 1, \"loss\": NaN}\n"}}) {
+    std::ofstream(path) << before;
+    MetricsFile file(path);
+    EXPECT_EQ(read_file(path), after);
+  }
+}
+
+/// A file with a row of each step: "5" logged, "5a" answers, "5e" a program's row at an epoch's end, "5s" a run's last
+/// row.
+std::string metrics_of(const std::vector<std::string>& rows) {
+  std::string text;
+  for (const std::string& row : rows) {
+    nlohmann::json json = {{"step", std::stoi(row)}, {"time", 1.5}};
+    if (row.ends_with("a"))
+      json["samples"] = nlohmann::json::array();
+    else if (row.ends_with("e"))
+      json["train_seconds"] = 2.0;
+    else if (row.ends_with("s"))
+      json["train_runtime"] = 2.0;
+    else
+      json.update({{"loss", std::stoi(row) + 0.1}, {"train_loss_exact", 0.125}});
+    text += json.dump() + "\n";
+  }
+  return text;
+}
+
+TEST(MetricsFile, LosesTheRowsThatARunWritesAgainWhenItGoesOnAndNoOthers) {
+  using Rows = std::vector<std::string>;
+  struct Case {
+    const char* what;
+    std::int64_t step, logged;  // of the checkpoint, and of the last row of its history; -1: it is empty
+    Rows before, after;
+  };
+  const std::string path = testing::TempDir() + "metrics_again.jsonl";
+  for (const auto& c : {
+           Case{"killed after two more steps", 5, 5, {"3", "4", "5", "6", "7"}, {"3", "4", "5"}},
+           Case{"nothing to drop", 5, 5, {"4", "5"}, {"4", "5"}},
+           Case{"the last row before the checkpoint is older", 5, 3, {"3", "6", "9"}, {"3"}},
+           Case{"answers and a row of an epoch belong to the row before",
+                5,
+                5,
+                {"5", "5a", "5e", "6", "6a", "6e"},
+                {"5", "5a", "5e"}},
+           Case{"the last row of a run that had ended", 5, 5, {"4", "5", "5a", "5s"}, {"4", "5", "5a"}},
+           Case{"an epoch's row without others", 5, 3, {"3", "5e", "10e"}, {"3", "5e"}},
+           Case{"no row yet", 5, -1, {"6", "7"}, {}},
+           Case{"no row yet, behind another run", 5, -1, {"10", "20", "6", "7"}, {"10", "20"}},
+           Case{"another run of the same file came afterwards",
+                5,
+                5,
+                {"5", "6", "7", "0", "1", "7"},
+                {"5", "0", "1", "7"}},
+           Case{"only rows of another run", 5, -1, {"1", "6", "7"}, {"1", "6", "7"}},
+           Case{"rows of another run, not of this one", 5, 5, {"4", "6", "7"}, {"4", "6", "7"}},
+       }) {
+    SCOPED_TRACE(c.what);
+    std::ofstream(path) << metrics_of(c.before);
+    nlohmann::json history = nlohmann::json::array();
+    if (c.logged >= 0)
+      history = {{{"step", 1}, {"loss", 9}}, {{"step", c.logged}, {"loss", static_cast<double>(c.logged) + 0.1}}};
+    drop_rows_after(path, history, c.step);
+    EXPECT_EQ(read_file(path), metrics_of(c.after));
+  }
+  EXPECT_NO_THROW(drop_rows_after("/dev/null", nlohmann::json::array(), 5)) << "not a file that could be cut";
+  EXPECT_NO_THROW(drop_rows_after(path + ".none", nlohmann::json::array(), 5));
 }
 
 TEST(MetricsFile, NamesThePathThatCannotBeOpened) {

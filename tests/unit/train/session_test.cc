@@ -638,6 +638,37 @@ TEST_F(Sessions, ASignalSavesBeforeTheEvaluationThatIsDue) {
   }
 }
 
+// Rows 6 and 7 are of a run that is no more.
+TEST_F(Sessions, AKilledRunThatGoesOnHasTheRowsOfOneThatWasNotKilled) {
+  auto a = arguments("whole");
+  a.save_strategy = Interval::kSteps;
+  a.save_steps = 5;
+  run(a);
+  const auto whole = rows(a);
+  a.output_dir = folder_.path() + "/killed";
+  a.report_to = {"tensorboard"};
+  a.logging_dir = a.output_dir + "/board";
+  for (const std::int64_t killed_in : {8, 7}) {
+    EXPECT_THROW(run(a,
+                     [=](std::int64_t step) {
+                       if (step == killed_in) throw std::runtime_error("killed");
+                     }),
+                 std::runtime_error);
+    EXPECT_EQ(rows(a).back().at("step"), killed_in - 1);
+    std::ofstream(a.output_dir + "/metrics.jsonl", std::ios::app) << "{\"loss\": 0.";
+    a.resume_from_checkpoint = "true";
+  }
+  run(a);
+  EXPECT_EQ(rows(a), whole);
+
+  std::vector<std::string> files;
+  for (const auto& entry : fs::directory_iterator(a.logging_dir)) files.push_back(read_file(entry.path().string()));
+  const std::string start = {0x10, 6, 0x3a, 2, 8, 1};  // Event: step 6, session_log {status: START}
+  EXPECT_EQ(std::count_if(files.begin(), files.end(), [&](const auto& file) { return file.find(start) != file.npos; }),
+            2);
+  EXPECT_EQ(files.size(), 3u);
+}
+
 TEST_F(Sessions, AFileThatIsTakenAwayEndsTheRunOnEveryRankByName) {
   for (const char* lost : {"metrics.jsonl", "board"}) {
     auto a = arguments(std::string("lost_") + lost);

@@ -217,6 +217,8 @@ TEST_F(CommandFlags, OfEstimate) {
                 {"--gradient_accumulation_steps", {"4"}, hosts + rates},
                 {"--sync_each_batch", {}, hosts + rates + Words{"--gradient_accumulation_steps", "4"}},
                 {"--optim", {"adamw_8bit"}, estimate},
+                {"--optim_args", {"rank=2"}, {in("model"), "--optim", "galore_adamw"}},
+                {"--optim_target_modules", {"q_proj"}, {in("model"), "--optim", "galore_adamw"}},
                 {"--per_device_train_batch_size", {"2"}, estimate},
                 {"--max_seq_length", {"64"}, estimate},
                 {"--gradient_checkpointing", {}, estimate},
