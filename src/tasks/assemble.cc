@@ -99,8 +99,7 @@ void pack_layers(Assembled& a, const AssembleOptions& options, const peft::PeftM
     if (!packed->is_also_dense()) check_packed_once(a.config, options);
     const auto is_dense = [&](const std::string& layer) {
       // On a GPU the loss would make all logits of a packed one.
-      const bool is_fused_head =
-          !fsdp.device.is_cpu() && packed->is_also_dense() && layer == a.config.output_embedding;
+      const bool is_fused_head = !fsdp.device.is_cpu() && packed->is_also_dense() && layer == a.config.output_embedding;
       return !stays || is_fused_head || trains(layer);
     };
     const auto left = models::unpacked_source(*a.model, packed, is_dense);
