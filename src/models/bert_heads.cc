@@ -188,9 +188,8 @@ at::Tensor BertForMaskedLm::transformed(const at::Tensor& hidden) {
   return (*norm_)(nn::activate((*dense_)(hidden), activation_));
 }
 
-bool BertForMaskedLm::makes_loss() const {
-  return decoder_ ? !decoder_->hooked() && !decoder_->adapter() && !decoder_->codec()
-                  : backbone_->embeddings().makes_loss();
+bool BertForMaskedLm::makes_loss(const ModelInput& in) const {
+  return decoder_ ? nn::may_read_head(*decoder_, in.input_ids) : backbone_->embeddings().makes_loss();
 }
 
 at::Tensor BertForMaskedLm::logits(const at::Tensor& x) {
@@ -207,7 +206,7 @@ void BertForMaskedLm::apply_head(const ModelInput& in, const PackedBatch& batch,
   const auto x = transformed(all ? hidden : hidden.index_select(0, chosen));
   const auto wanted = all ? labels : labels.index_select(0, chosen);
   at::Tensor best;
-  if (labels.defined() && !in.want_logits && makes_loss()) {
+  if (labels.defined() && !in.want_logits && makes_loss(in)) {
     const auto loss = std::make_shared<MaskedLmLoss>(wanted);
     auto& options = loss->options;
     options.bias = bias_.defined() ? bias_ : decoder_->bias;
@@ -215,7 +214,7 @@ void BertForMaskedLm::apply_head(const ModelInput& in, const PackedBatch& batch,
     options.loss_scale = in.loss_scale;
     if (in.loss_scale != 1) options.loss_dtype = at::kFloat;  // its gradient, the scale, is too large for float16
     if (!is_training()) options.predictions = &loss->predictions;
-    out.loss = decoder_ ? loss->of(x, decoder_->weight) : backbone_->embeddings()({{}, {}, {}, {}, x, loss});
+    out.loss = decoder_ ? loss->of(x, decoder_->handle()) : backbone_->embeddings()({{}, {}, {}, {}, x, loss});
     best = loss->predictions;
   } else {
     const auto scores = logits(x);

@@ -42,7 +42,7 @@ struct MaskedLmLoss {
   nn::CrossEntropyOptions options;
   at::Tensor predictions = {};  // [rows], where options ask for them
   /// weight: [vocab_size, E].
-  at::Tensor of(const at::Tensor& head_input, const at::Tensor& weight) const {
+  at::Tensor of(const at::Tensor& head_input, const nn::Weight& weight) const {
     return nn::linear_cross_entropy(head_input, weight, labels, options);
   }
 };

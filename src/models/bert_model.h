@@ -87,7 +87,7 @@ class BertForMaskedLm : public BertModel {
   void add_projector(const families::Blueprint& plan, const std::string& name, at::ScalarType dtype);
   at::Tensor transformed(const at::Tensor& hidden);  // the head's input
   /// Whether the head is nothing but a matrix, which may be read outside of its call.
-  bool makes_loss() const;
+  bool makes_loss(const ModelInput& in) const;
   at::Tensor logits(const at::Tensor& input);
   Activation activation_ = Activation::kGelu;
   std::shared_ptr<nn::Linear> dense_;

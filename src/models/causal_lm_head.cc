@@ -30,11 +30,9 @@ at::Tensor CausalLm::logits(const at::Tensor& hidden) {
   return out;
 }
 
-// The head's weight is read outside of the head's own call, so not where that call is intercepted or more than a
-// product. On a device a packed one would be unpacked whole.
 bool CausalLm::loss_is_fused(const ModelInput& in) {
-  const bool reads_head = !lm_head_ || (lm_head_->multiplies_values() && (!lm_head_->codec() || in.input_ids.is_cpu()));
-  return in.labels.defined() && !in.want_logits && !head().hooked() && reads_head;
+  return in.labels.defined() && !in.want_logits &&
+         (lm_head_ ? nn::may_read_head(*lm_head_, in.input_ids) : !embedding_->hooked());
 }
 
 void CausalLm::loss(const ModelInput& in, const DecoderBatch& batch, const Pass& pass, const nn::GradientSlot& slot,

@@ -183,10 +183,9 @@ double T5ForConditionalGeneration::normalizer(const ModelInput& in) const {
   return in.loss_normalizer > 0 ? in.loss_normalizer : in.labels.ne(-100).sum().item<double>();
 }
 
-// As CausalLm's.
 bool T5ForConditionalGeneration::loss_is_fused(const ModelInput& in) {
-  return in.labels.defined() && !in.want_logits && !head().hooked() &&
-         (!lm_head_ || (lm_head_->multiplies_values() && (!lm_head_->codec() || in.labels.is_cpu())));
+  return in.labels.defined() && !in.want_logits &&
+         (lm_head_ ? nn::may_read_head(*lm_head_, in.labels) : !shared_->hooked());
 }
 
 void T5ForConditionalGeneration::loss(const ModelInput& in, const at::Tensor& hidden, const nn::GradientSlot& slot,

@@ -74,6 +74,8 @@ class VocabularyBuilder {
     v_.pad_id = tokenizer_.pad_id();
     v_.cls_id = tokenizer_.cls_id();
     v_.mask_id = tokenizer_.mask_id();
+    for (const auto id : {v_.bos_id, v_.eos_id, v_.unk_id, v_.sep_id, v_.pad_id, v_.cls_id, v_.mask_id})
+      if (id >= 0) check_place(static_cast<std::size_t>(id), tokenizer_.id_to_token(id));
     if (v_.bos_id < 0) v_.bos_id = v_.cls_id;
     if (v_.eos_id < 0) v_.eos_id = v_.sep_id;
     v_.chat_templates = tokenizer_.chat_templates();
@@ -111,10 +113,14 @@ class VocabularyBuilder {
           text, fmt::join(own, " "), fmt::join(written, " ")));
   }
 
-  void put(std::size_t id, const std::string& token, std::int32_t type) {
+  void check_place(std::size_t id, const std::string& token) const {
     if (id >= v_.tokens.size())
       throw DataError(fmt::format("--gguf: token {} ('{}') lies outside the model's table of {} rows", id, token,
                                   v_.tokens.size()));
+  }
+
+  void put(std::size_t id, const std::string& token, std::int32_t type) {
+    check_place(id, token);
     v_.tokens[id] = token;
     v_.token_types[id] = type;
   }

@@ -15,6 +15,7 @@
 #include "nn/ops/label_scores.h"
 #include "nn/ops/over_rows.h"
 #include "tessera/base/error.h"
+#include "tessera/nn/linear.h"
 
 namespace tessera::nn {
 namespace {
@@ -84,6 +85,10 @@ class LinearCrossEntropy : public torch::autograd::Function<LinearCrossEntropy> 
 };
 
 }  // namespace
+
+bool may_read_head(const Linear& head, const at::Tensor& input) {
+  return !head.hooked() && head.multiplies_values() && (!head.codec() || input.is_cpu());
+}
 
 at::Tensor linear_cross_entropy(const at::Tensor& hidden, const Weight& weight, const at::Tensor& labels,
                                 const CrossEntropyOptions& options) {

@@ -9,6 +9,8 @@
 
 namespace tessera::nn {
 
+class Linear;
+
 struct CrossEntropyOptions {
   at::Tensor bias = {};  // [classes], which is added to the product
   double scale = 1.0;    // of the logits
@@ -29,5 +31,9 @@ struct CrossEntropyOptions {
 /// weight_gradient stays empty.
 at::Tensor linear_cross_entropy(const at::Tensor& hidden, const Weight& weight, const at::Tensor& labels,
                                 const CrossEntropyOptions& options);
+
+/// Whether this may stand for a call of the head, and token_log_probs(): nothing intercepts the call, which is a
+/// product with the weight's values. A packed one is unpacked whole but on the CPU. input: of the model.
+bool may_read_head(const Linear& head, const at::Tensor& input);
 
 }  // namespace tessera::nn

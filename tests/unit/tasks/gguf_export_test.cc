@@ -520,6 +520,9 @@ TEST_F(GgufExports, WhatIsNotWrittenIsRefusedByName) {
   EXPECT_SAYS(message({model, file, "--gguf", "f16"}), "classifiers of bert and roberta alone; found electra");
   EXPECT_NE(message({model, in("folder"), "--gguf", "f16"}).find("must end in .gguf"), std::string::npos);
   EXPECT_SAYS(message({model, file}), "without --gguf a folder is written; add --gguf f16");
+  // tokenizer.json has 2003 tokens, and the class adds its own behind them.
+  EXPECT_SAYS(message({make("llama", false, {{"vocab_size", 2003}}), file, "--gguf", "f16"}),
+              "token 2003 ('<s>') lies outside the model's table of 2003 rows");
   EXPECT_FALSE(std::filesystem::exists(file));
 }
 

@@ -5,15 +5,20 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <filesystem>
 #include <map>
 #include <mutex>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <thread>
 
+#include "base/file.h"
 #include "models/gguf_model.h"
 #include "peft/adapter_config.h"
 #include "support/grouped_llama.h"
 #include "support/temp_folder.h"
+#include "tasks/export.h"
+#include "tasks/init_model.h"
 #include "tasks/merge.h"
 #include "tessera/checkpoint/state.h"
 #include "unit/tasks/adapter_runs.h"
@@ -30,7 +35,7 @@ const std::string kGgufBase = std::string(TESSERA_TEST_DATA) + "/gguf/k_quants.g
 struct Base {
   std::string name;
   std::string folder = {};         // as it is; or dense, and packed to `type`
-  std::string type = {};           // nf4, int8
+  std::string type = {};           // nf4, int8; q8_0: a GGUF file of that, its output head too
   test::GroupedForm grouped = {};  // where there is no folder
   bool is_int8() const { return type == "int8"; }
 };
@@ -45,6 +50,7 @@ std::string dense_base(const std::string& name) {
 
 const std::vector<Base> kBases = {
     {"gguf", kGgufBase},
+    {"gguf_head", {}, "q8_0"},
     {"gptq32", {}, {}, {"gptq", 32}},
     {"gptq64act", {}, {}, {"gptq", 64, true}},
     {"gptq128act", {}, {}, {"gptq", 128, true}},
@@ -61,7 +67,10 @@ const std::vector<Base> kBases = {
 /// Folders that a test makes: the packed base, and one of its values.
 struct Folders {
   explicit Folders(const Base& base) : packed(base.folder) {
-    if (base.folder.empty()) {
+    if (base.type == "q8_0") {
+      packed = files.path() + "/packed.gguf";
+      write_gguf_file();
+    } else if (base.folder.empty()) {
       packed = files.path() + "/packed";
       test::write_grouped_llama(packed, base.grouped);
     } else if (!base.type.empty()) {
@@ -78,6 +87,25 @@ struct Folders {
                  .dtype = checkpoint::WeightDtype::kFloat32,
                  .packed = flags},
                 comm::make_solo());
+  }
+  void write_gguf_file() {
+    const std::string model = files.path() + "/model", config = files.path() + "/config";
+    std::filesystem::copy(std::string(TESSERA_TEST_DATA) + "/tokenizers/reference/chatml", config);
+    const json sizes = {{"architectures", {"LlamaForCausalLM"}},
+                        {"model_type", "llama"},
+                        {"vocab_size", 2048},
+                        {"hidden_size", 64},
+                        {"intermediate_size", 96},
+                        {"num_hidden_layers", 2},
+                        {"num_attention_heads", 4},
+                        {"num_key_value_heads", 2},
+                        {"max_position_embeddings", 64},
+                        {"rms_norm_eps", 1e-6},
+                        {"tie_word_embeddings", false}};
+    write_file_atomically(config + "/config.json", sizes.dump());
+    std::ostringstream out, err;
+    ASSERT_EQ(init_model({config, model}, out, err), 0) << err.str();
+    ASSERT_EQ(export_checkpoint({model, packed, "--gguf", "q8_0"}, out, err), 0) << err.str();
   }
   test::TempFolder files{"packed_bases"};
   std::string packed, dense;
@@ -107,6 +135,7 @@ struct Watched {
     for (const auto& shard : rank.a.sharded->shards())
       if (shard.packed) packed.insert(shard.name);
     EXPECT_FALSE(packed.empty());
+    EXPECT_EQ(packed.contains("lm_head.weight"), options.model_folder.ends_with("/packed.gguf"));
     rank.a.sharded->visit_full(
         [&](const std::string& name, const at::Tensor& tensor) {
           if (!packed.contains(name)) return;
