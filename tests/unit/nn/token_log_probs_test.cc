@@ -55,6 +55,7 @@ TEST(TokenLogProbs, ValuesAndGradientsAreThoseOfTheDefinition) {
     expect_same({.statistics = true}, trains_weight, 37);
     expect_same({.scale = 0.3, .statistics = true}, trains_weight, 64);
     expect_same({.scale = 1.7, .softcap = 2.5, .statistics = true}, trains_weight, 19);
+    expect_same({.scale = 3.0, .statistics = true}, trains_weight, 2500);  // several chunks
   }
 }
 
