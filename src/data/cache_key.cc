@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "base/env.h"
+#include "text/added_tokens.h"
 #include "text/special_names.h"
 
 namespace tessera::data {
@@ -27,11 +28,13 @@ void add_tokenizer(Fingerprint& key, const text::Tokenizer& tokenizer) {
   for (const auto& token : special.additional) key.add(token);
   for (const auto& [name, token] : special.extra) key.add(name + "=" + token);
   for (const auto& [name, text] : tokenizer.chat_templates()) key.add(name + "=" + text);
-  // What special tokens take of the white space about them, and whether they are looked for at all.
-  for (std::int32_t id = 0; id < tokenizer.vocab_size(); ++id)
-    if (tokenizer.is_special(id))
-      for (const auto piece : tokenizer.encode("a " + tokenizer.id_to_token(id) + " b", false).ids)
-        key.add(std::int64_t{piece});
+  for (const auto& token : tokenizer.added_tokens()) {
+    key.add(token.content);
+    for (const bool flag : {token.single_word, token.lstrip, token.rstrip, token.is_normalized(), token.special})
+      key.add(std::int64_t{flag});
+    // Whether it is looked for at all.
+    for (const auto piece : tokenizer.encode("a " + token.content + " b", false).ids) key.add(std::int64_t{piece});
+  }
   // Normalizers and merges show in what becomes of text.
   for (const char* probe :
        {" Hello,  World! 12345\n\tcaf\xc3\xa9 e\xcc\x81 \xe4\xbd\xa0\xe5\xa5\xbd \xf0\x9f\x98\x80's",
