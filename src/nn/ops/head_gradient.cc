@@ -17,10 +17,9 @@ at::Tensor HeadGradient::room(std::int64_t first, std::int64_t classes, std::int
   return value().narrow(0, first, classes).view({-1}).view(dtype).narrow(0, 0, rows * classes).view({rows, classes});
 }
 
-/// Not more where gradients are wider: which rows are multiplied together shall not depend on where they are collected.
+// Not more where gradients are wider: which rows are multiplied together shall not depend on where they are collected.
 std::int64_t HeadGradient::rows_of_room(at::ScalarType dtype) {
-  const auto size = static_cast<std::int64_t>(at::elementSize(dtype)), dim = value().size(1);
-  return value().element_size() < size ? dim * value().element_size() / size : dim;
+  return value().element_size() < static_cast<std::int64_t>(at::elementSize(dtype)) ? 0 : value().size(1);
 }
 
 void HeadGradient::set(std::int64_t first, const at::Tensor& g, const at::Tensor& h) {

@@ -20,7 +20,7 @@ class HeadGradient : public torch::CustomClassHolder {
   at::Tensor& value() { return prepared_ ? prepared_->memory : own_; }
 
   /// Memory of the gradients of classes [first, first + classes), for other numbers until these are set: [rows,
-  /// classes], contiguous, at most rows_of_room() rows.
+  /// classes], contiguous, at most rows_of_room() rows, of which there are none where gradients are narrower.
   at::Tensor room(std::int64_t first, std::int64_t classes, std::int64_t rows, at::ScalarType dtype);
   std::int64_t rows_of_room(at::ScalarType dtype);
   /// g^T h is the gradient of as many classes from `first` on, or is added to it. g: [rows, classes], h: [rows, dim].

@@ -332,10 +332,11 @@ LabelScores label_scores(const at::Tensor& given_hidden, LogitHead head, const a
   const bool two_passes =
       gradients.weight || gradients.bias.defined() || (gradients.hidden.defined() && options.label_smoothing > 0);
   if (gradients.weight && rows == 0) gradients.weight->value().zero_();  // the other ranks have a gradient, too
+  const std::int64_t room = gradients.weight ? gradients.weight->rows_of_room(dtype) : 0;
   for (std::int64_t begin = 0, count = 0; begin < rows; begin += count) {
-    const bool has_room = gradients.weight && begin == 0;
+    const bool has_room = begin == 0 && room > 0;
     const std::int64_t most = !two_passes ? rows_in_one_pass(dim)
-                              : has_room  ? gradients.weight->rows_of_room(dtype)
+                              : has_room  ? room
                                           : rows_of_a_piece(dim, classes, hidden.element_size());
     count = std::min(most, rows - begin);
     const auto h = hidden.narrow(0, begin, count);

@@ -273,7 +273,8 @@ TEST(LargeRootParameters, WhatAForwardPreparedSurvivesAnotherBackward) {
 std::vector<MixedPrecision> precisions_of_16_bits() {
   return {{.param_dtype = at::kBFloat16, .reduce_dtype = at::kFloat},
           {.param_dtype = at::kBFloat16, .reduce_dtype = at::kBFloat16},
-          {.param_dtype = at::kHalf, .reduce_dtype = at::kFloat}};
+          {.param_dtype = at::kHalf, .reduce_dtype = at::kFloat},
+          {.reduce_dtype = at::kBFloat16}};  // slots narrower than what is computed
 }
 
 TEST(LargeRootParameters, In16BitsGradientsAreCloseToThoseOfOneProcess) {
