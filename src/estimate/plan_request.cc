@@ -37,8 +37,7 @@ struct Trained {
 };
 
 bool sees_low_rank(const PlanRequest& request, const ModelTensor& t) {
-  return is_low_rank_optimizer(request.optim) && is_linear_layer(t) &&
-         is_low_rank_target(request.optim_target_modules, module_of(t.name));
+  return is_linear_layer(t) && is_low_rank_target(request.optim_target_modules, module_of(t.name));
 }
 
 AdaptedLayer adapted_layer(const AdapterRequest& adapter, const ModelTensor& t) {
@@ -168,10 +167,11 @@ std::vector<SizedParameter> parameters_of(const PlanRequest& request, const std:
   std::vector<SizedParameter> out;
   const char* compute = compute_dtype(request.mixed_precision);
   if (!request.adapter) {
-    const LowRankShape low = parse_low_rank(request.optim_args);
+    const bool is_low_rank = is_low_rank_optimizer(request.optim);
+    const auto low = is_low_rank ? parse_low_rank(request.optim_args) : LowRankShape();
     for (const auto& t : tensors) {
       auto& sized = out.emplace_back(Trained{request}(t.name, t.shape, t.dtype == compute));
-      if (sees_low_rank(request, t)) count_low_rank(sized, request.optim, low, t.shape);
+      if (is_low_rank && sees_low_rank(request, t)) count_low_rank(sized, request.optim, low, t.shape);
     }
     return out;
   }

@@ -77,8 +77,11 @@ std::vector<estimate::SizedParameter> parameters_of(const Assembled& model, cons
   const auto& optim = settings.optim;
   const nn::DenseElements elements(*model.model);
   std::set<std::string> low_rank;
-  const estimate::LowRankShape shape = estimate::parse_low_rank(settings.optim_args);
-  if (is_low_rank_optimizer(optim)) low_rank = train::low_rank_weights(settings.optim_target_modules, *model.model);
+  estimate::LowRankShape shape;
+  if (is_low_rank_optimizer(optim)) {
+    low_rank = train::low_rank_weights(settings.optim_target_modules, *model.model);
+    shape = estimate::parse_low_rank(settings.optim_args);
+  }
   const bool allocates = model.adapters && dynamic_cast<const peft::AdaLora*>(model.adapters->method.get());
   std::vector<estimate::SizedParameter> out;
   for (const auto& item : model.model->named_parameters()) {
