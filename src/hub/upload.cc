@@ -30,6 +30,11 @@ std::string base64(const std::string& bytes) {
   return out;
 }
 
+std::string text_at(const json& object, const char* key, const std::string& fallback) {
+  return object.is_object() && object.contains(key) && object[key].is_string() ? object[key].get<std::string>()
+                                                                               : fallback;
+}
+
 struct Local {
   UploadFile what;
   std::int64_t size = 0;
@@ -162,7 +167,7 @@ class Uploader {
     const json said = good(doing, response);
     if (!said.contains("objects") || !said["objects"].is_array()) malformed(doing);
     for (const json& object : said["objects"]) {
-      const auto local = by_sum.find(object.value("oid", ""));
+      const auto local = by_sum.find(text_at(object, "oid", ""));
       if (local == by_sum.end()) malformed(doing);
       if (object.contains("error")) malformed("'" + local->second->what.path + "': " + json_text(object["error"]));
       if (object.contains("actions")) send(*local->second, object["actions"]);
@@ -229,7 +234,7 @@ class Uploader {
                                          .url = fmt::format("{}/commit/{}", api(), url_word(what_.revision)),
                                          .headers = headers("application/x-ndjson"),
                                          .body = lines}));
-    return said.value("commitUrl", endpoint_ + "/" + id_);
+    return text_at(said, "commitUrl", endpoint_ + "/" + id_);
   }
 
   static json line_of(const Local& local) {

@@ -119,7 +119,8 @@ std::shared_ptr<Model> build_model(const std::string& folder, ModelConfig* confi
   const std::string file = folder + "/config.json";
   auto json = read_described_config(folder);
   if (options.min_vocab_size > 0)
-    json["vocab_size"] = std::max(options.min_vocab_size, json.value("vocab_size", std::int64_t{0}));
+    json["vocab_size"] =
+        std::max(options.min_vocab_size, families::ConfigReader(json, file).get<std::int64_t>("vocab_size", 0));
   if (!options.attn_implementation.empty()) json["attn_implementation"] = options.attn_implementation;
   if (options.classifier) make_classifier(json, *options.classifier);
   ModelConfig found;

@@ -266,7 +266,8 @@ class Config {
     copy("final_logit_softcapping", "final_logit_softcapping");
     if (family_ == "gemma3") {
       copy("rope.freq_base_swa", "rope_local_base_freq");
-      if (out_.value("sliding_window", 0) == 0) out_["sliding_window_pattern"] = 1;  // none slides
+      const auto window = file_.header().integer(key("attention.sliding_window"));
+      if (window.value_or(0) == 0) out_["sliding_window_pattern"] = 1;  // none slides
     }
     // Not in the file: the 27 B models alone (46 and 62 layers) divide by the square root of their hidden size per
     // head.
@@ -297,7 +298,7 @@ class Config {
   }
 
   void add_falcon() {
-    const auto kv = out_.value("num_kv_heads", std::int64_t{1});
+    const auto kv = file_.header().integer(key("attention.head_count_kv")).value_or(1);
     const bool two_norms = file_.find("blk.0.attn_norm_2.weight");
     out_["new_decoder_architecture"] = two_norms;
     out_["multi_query"] = kv == 1;
@@ -346,7 +347,8 @@ class Config {
     const auto found = values("rope_freqs.weight");
     double factor = 1;
     for (double v : found) factor = std::max(factor, v);
-    const double base = out_.value("rope_theta", 10000.0), context = 8192, low = 1, high = 4;
+    const double base = file_.header().number(key("rope.freq_base")).value_or(10000.0), context = 8192, low = 1,
+                 high = 4;
     for (std::size_t i = 0; i < found.size(); ++i) {
       const double turns = context * std::pow(base, -static_cast<double>(i) / static_cast<double>(found.size())) /
                            (2 * 3.14159265358979323846);

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "families/config_reader.h"
 #include "models/gguf_names.h"
 #include "tessera/base/error.h"
 
@@ -258,7 +259,8 @@ class Keys {
   }
 
   void add_bloom() {
-    add_sizes(json_.value("seq_length", c_.hidden_size), c_.intermediate_size);  // the model itself has no longest row
+    add_sizes(families::ConfigReader(json_, "config.json").get("seq_length", c_.hidden_size),
+              c_.intermediate_size);  // the model itself has no longest row
     add_size("attention.head_count_kv", c_.num_heads);
     add_number("attention.layer_norm_epsilon", c_.norm_eps);
   }

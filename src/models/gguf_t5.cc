@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "families/config_reader.h"
 #include "models/gguf_keys.h"
 #include "models/gguf_names.h"
 
@@ -75,7 +76,7 @@ GgufExport gguf_t5_keys(const T5Config& c, const nlohmann::json& json) {
   };
   const auto add_size = [&](const char* key, std::int64_t value) { add(key, static_cast<std::uint32_t>(value)); };
   constexpr std::int64_t kUsualRow = 512;
-  add_size(kLongestRow.stored, json.value(kLongestRow.name, kUsualRow));
+  add_size(kLongestRow.stored, families::ConfigReader(json, "config.json").get(kLongestRow.name, kUsualRow));
   for (const Size& size : kSizes) add_size(size.stored, c.*size.value);
   add_size("attention.value_length", c.d_kv);
   for (const char* key : {"attention.layer_norm_epsilon", "attention.layer_norm_rms_epsilon"})

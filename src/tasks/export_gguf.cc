@@ -114,12 +114,13 @@ std::optional<std::uint32_t> pooling_of(const std::string& folder) {
       {"mean_tokens", 1}, {"cls_token", 2}, {"lasttoken", 3}};  // of those that are on, the first
   const auto modules = nlohmann::json::parse(read_text_file(folder + "/modules.json"), nullptr, false);
   for (const auto& module : modules) {
-    const bool pools = module.is_object() && module.value("type", "").ends_with("Pooling");
-    const std::string file = pools ? folder + "/" + module.value("path", "") + "/config.json" : "";
+    const families::ConfigReader in(module, folder + "/modules.json");
+    const bool pools = module.is_object() && in.get<std::string>("type", "").ends_with("Pooling");
+    const std::string file = pools ? folder + "/" + in.get<std::string>("path", "") + "/config.json" : "";
     if (!pools || !is_there(file)) continue;
     const auto settings = families::read_json(file);
     for (const auto& [name, kind] : kinds)
-      if (settings.value(std::string("pooling_mode_") + name, false)) return kind;
+      if (families::ConfigReader(settings, file).get(std::string("pooling_mode_") + name, false)) return kind;
     throw ConfigError("--gguf: '" + file + "' pools neither by mean_tokens nor cls_token nor lasttoken", "gguf");
   }
   return std::nullopt;

@@ -38,7 +38,8 @@ std::optional<std::string> take_completion(json& row) {
   if (!row.is_object() || !row.contains("completion")) return std::nullopt;
   auto completion = std::move(row["completion"]);
   row.erase("completion");
-  if (completion.is_array() && completion.size() == 1) completion = completion[0].value("content", json());
+  if (completion.is_array() && completion.size() == 1 && completion[0].is_object())
+    completion = completion[0].value("content", json());
   return completion.is_string() ? std::optional(completion.get<std::string>()) : std::nullopt;
 }
 

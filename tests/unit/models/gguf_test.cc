@@ -7,6 +7,7 @@
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "base/file.h"
 #include "families/families.h"
@@ -186,6 +187,28 @@ std::string refusal_of(const std::string& file) {
     return e.what();
   }
   return "";
+}
+
+TEST(GgufModel, AValueOfAnyTypeIsReadOrAnError) {
+  const io::GgufItem values[] = {std::string("4"), -1, 1e30F, true, std::vector<std::int32_t>{4, 4}};
+  std::size_t refused = 0;
+  for (const std::string family : kFamilies) {
+    const auto file = io::open_gguf(data(family + ".gguf"));
+    const auto architecture = file->header().text("general.architecture").value();
+    std::set<std::string> keys;
+    for (const auto& [key, value] : file->header().metadata) keys.insert(key);
+    for (const char* other : {"attention.sliding_window", "attention.head_count_kv", "attention.key_length",
+                              "rope.freq_base", "rope.dimension_count", "rope.scaling.factor", "rope.scaling.type"})
+      keys.insert(architecture + "." + other);
+    for (const auto& key : keys)
+      for (const auto& value : values) try {
+          const auto changed = with(family, {{key, value}});
+          families::parse_config(read_model_config(changed), "config.json");
+        } catch (const Error&) {  // of other kinds: the test ends
+          ++refused;
+        }
+  }
+  EXPECT_GT(refused, 1000);
 }
 
 TEST(GgufModel, ReadsHowAHeadTurnsAndHowItsRopeIsScaled) {
