@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "nn/kernels/bf16_dot.h"
+#include "nn/kernels/bf16_few_rows.h"
 #include "nn/kernels/bf16_gemm.h"
 #include "nn/kernels/bf16_tiles.h"
 #include "nn/kernels/row_kernels.h"
@@ -84,7 +85,7 @@ std::optional<kernels::Bf16Gemm> panel_product_of(const at::Tensor& a, const Pac
 /// Each thread takes some columns, or some rows.
 void run(const kernels::Bf16Gemm& given, const at::Tensor& out, double alpha, bool add) {
   TESSERA_CHECK(out.scalar_type() == at::kBFloat16 && out.stride(-1) == 1, "a product goes to dense rows of its dtype");
-  const auto other = add ? std::nullopt : turned(given);
+  const auto other = add || kernels::has_few_rows(given) ? std::nullopt : turned(given);
   const auto& product = other ? *other : given;
   const std::int64_t row = other ? 1 : out.stride(0), column = other ? out.stride(0) : 1;  // of `out`
   const bool by_columns =
@@ -105,9 +106,10 @@ void run(const kernels::Bf16Gemm& given, const at::Tensor& out, double alpha, bo
       if (part.rank > 0) part.u.at += first * part.u.row;
     }
     auto* to = static_cast<std::uint16_t*>(out.mutable_data_ptr()) + first * (by_columns ? column : row);
+    const kernels::Bf16GemmOutput results{to, out.stride(0), add, static_cast<float>(alpha), other.has_value()};
+    if (!other && kernels::has_few_rows(part)) return kernels::few_rows_gemm(part, results);
     const auto scratch = at::empty({static_cast<std::int64_t>(kernels::bf16_gemm_scratch_bytes(part))}, at::kByte);
-    kernels::bf16_gemm(part, {to, out.stride(0), add, static_cast<float>(alpha), other.has_value()},
-                       scratch.mutable_data_ptr());
+    kernels::bf16_gemm(part, results, scratch.mutable_data_ptr());
   });
 }
 
