@@ -12,6 +12,7 @@
 #include "families/bert_config.h"
 #include "families/config_reader.h"
 #include "formats/model_folder.h"
+#include "io/safetensors_dtype.h"
 #include "models/gguf_model.h"
 #include "tessera/base/error.h"
 
@@ -205,6 +206,11 @@ std::optional<at::ScalarType> chosen_dtype(WeightDtype dtype) {
       return at::kHalf;
   }
   return std::nullopt;
+}
+
+at::ScalarType chosen_dtype(WeightDtype dtype, const families::ConfigReader& config) {
+  const auto chosen = chosen_dtype(dtype);
+  return chosen ? *chosen : io::safetensors_dtype(families::stored_dtype(config)).value_or(at::kFloat);
 }
 
 at::ScalarType stored_as(at::ScalarType own, std::optional<at::ScalarType> chosen) {

@@ -13,6 +13,10 @@
 #include "families/quantization.h"
 #include "tessera/fsdp/fully_shard.h"
 
+namespace tessera::families {
+class ConfigReader;
+}
+
 namespace tessera::checkpoint {
 
 /// Folders; empty: nothing is taken from there. Files of several names count as one tokenizer, so they are never mixed.
@@ -70,6 +74,8 @@ enum class WeightDtype { kAuto, kFloat32, kBFloat16, kFloat16 };
 const std::vector<std::pair<std::string, WeightDtype>>& dtype_choices();
 /// Unset for kAuto.
 std::optional<at::ScalarType> chosen_dtype(WeightDtype dtype);
+/// Of kAuto config.json's.
+at::ScalarType chosen_dtype(WeightDtype dtype, const families::ConfigReader& config);
 
 /// The tensor as a file of this dtype holds it; other than floating ones stay as they are. CheckpointError where
 /// float16 cannot hold a value of it.

@@ -14,7 +14,6 @@
 #include "families/classifier.h"
 #include "families/config_reader.h"
 #include "hub/model_folder.h"
-#include "io/safetensors_dtype.h"
 #include "models/check_sizes.h"
 #include "models/gguf_model.h"
 #include "models/model.h"
@@ -103,9 +102,7 @@ std::string export_body(const ExportOptions& o, const checkpoint::OpenedState& s
     throw ConfigError(
         "--type: '" + folder + "' is the body of a model without its head, which 'tessera quantize' packs", "type");
   const auto json = models::read_model_config(folder);
-  auto dtype = checkpoint::chosen_dtype(o.dtype);
-  if (!dtype)
-    dtype = io::safetensors_dtype(families::stored_dtype(families::ConfigReader(json, folder + "/config.json")));
+  const auto dtype = checkpoint::chosen_dtype(o.dtype, families::ConfigReader(json, folder + "/config.json"));
   models::check_sizes(folder, *state.source);
   ensure_writable_folder(o.output);
   copy_tensors(*state.source, o.output + "/model.safetensors", dtype, [](const std::string& name) { return name; });

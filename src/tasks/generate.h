@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/model_files.h"
 #include "config/options.h"
 #include "models/generation.h"
 #include "tasks/named_folder.h"
@@ -29,6 +30,7 @@ struct GenerateOptions {
   /// Changes to the folder's generation_config.json: what was given on the command line.
   nlohmann::json settings;
   std::int64_t seed = 0;
+  checkpoint::WeightDtype dtype = checkpoint::WeightDtype::kFloat32;
   fsdp::GatherForm gather = fsdp::GatherForm::kAuto;
   std::string device = "auto";
   std::vector<std::string> notes;                       // what was given in vain

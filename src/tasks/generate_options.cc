@@ -60,6 +60,14 @@ nlohmann::json as_json(const DecodingFlags& s) {
   return json;
 }
 
+/// Of what the model computes with.
+void add_dtype(config::OptionTable& table, GenerateOptions& o, const char* group) {
+  table.add_enum(&o.dtype, checkpoint::dtype_choices(), {"--dtype", "--torch_dtype"},
+                 "of the weights and the computation; bfloat16: half the memory and time of float32; auto: as "
+                 "config.json says",
+                 group);
+}
+
 constexpr const char* kDecoding = "Decoding (default: the model's generation_config.json)";
 
 using config::Unused;
@@ -205,6 +213,7 @@ config::OptionTable generate_table(GenerateOptions& o, DecodingFlags& decoding) 
   table.add(&o.stream, {"--stream"}, "print a single answer token by token", group)
       .idle_with({"--input_file", {config::kSet}});
   table.add_enum(&o.gather, gather_forms(), {"--gather"}, "how sharded units become readable", group);
+  add_dtype(table, o, group);
   add_device(table, o, group);
   add_decoding(table, decoding, o);
   add_beams(table, decoding);
@@ -249,6 +258,7 @@ std::optional<GenerateOptions> parse_chat(const std::vector<std::string>& args, 
             group);
   table.add(&o.system_prompt, {"--system"}, "system message before the conversation", group);
   table.add(&o.chat_template, {"--chat_template"}, "file, or chatml or zephyr, instead of the tokenizer's", group);
+  add_dtype(table, o, group);
   add_device(table, o, group);
   add_decoding(table, decoding, o);
   table.example("--model HuggingFaceTB/SmolLM2-135M-Instruct --adapter out");

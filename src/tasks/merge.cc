@@ -13,7 +13,6 @@
 #include "families/config_reader.h"
 #include "formats/gguf.h"
 #include "hub/model_folder.h"
-#include "io/safetensors_dtype.h"
 #include "models/gguf_model.h"
 #include "models/pack_layers.h"
 #include "tasks/assemble.h"
@@ -36,10 +35,7 @@ std::string write_model(const WriteModelOptions& o, const std::shared_ptr<comm::
   fsdp.precision = {};  // as stored
   fsdp.source = o.source;
   const auto json = models::read_model_config(o.model_folder);
-  auto dtype = checkpoint::chosen_dtype(o.dtype);
-  if (!dtype)
-    dtype =
-        io::safetensors_dtype(families::stored_dtype(families::ConfigReader(json, o.model_folder + "/config.json")));
+  const auto dtype = checkpoint::chosen_dtype(o.dtype, families::ConfigReader(json, o.model_folder + "/config.json"));
   const bool is_body = is_body_alone(o.model_folder, nullptr, o.source);
   Assembled a = assemble({.model_folder = o.model_folder,
                           .adapter_folder = o.adapter_folder,
@@ -65,7 +61,7 @@ std::string write_model(const WriteModelOptions& o, const std::shared_ptr<comm::
     if (header.texts("tokenizer.ggml.merges") || header.numbers("tokenizer.ggml.scores"))
       text::open_tokenizer(options.files.tokenizer)->save(o.output);
   };
-  const auto dtype_name = std::string(c10::getDtypeNames(*dtype).first);
+  const auto dtype_name = std::string(c10::getDtypeNames(dtype).first);
   auto quantization = o.packed.quantization(a.config.output_embedding, dtype_name);
   if (quantization) quantization->skip_modules = models::stated_skip_modules(*a.model, a.config, *quantization);
   if (quantization || checkpoint::has_packed(*a.sharded)) {

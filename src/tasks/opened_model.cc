@@ -5,7 +5,9 @@
 #include <ostream>
 
 #include "checkpoint/model_files.h"
+#include "families/config_reader.h"
 #include "hub/model_folder.h"
+#include "models/gguf_model.h"
 #include "tasks/fsdp_options.h"
 #include "tasks/same_snapshot.h"
 #include "tessera/base/error.h"
@@ -37,6 +39,9 @@ OpenedModel open_model(const GenerateOptions& options, std::shared_ptr<comm::Com
                                                       : hub::find_settings(options.tokenizer);
   opened.tokenizer = text::open_tokenizer(opened.tokenizer_folder);
   const auto settings = config::from_environment();
+  const auto config = models::read_model_config(place.folder);
+  const auto dtype =
+      checkpoint::chosen_dtype(options.dtype, families::ConfigReader(config, place.folder + "/config.json"));
   auto fsdp = fsdp_options(settings);
   fsdp.gather = options.gather;
   fsdp.device = compute_device(options.device, settings, *group);
@@ -51,8 +56,10 @@ OpenedModel open_model(const GenerateOptions& options, std::shared_ptr<comm::Com
         "model");
   };
   opened.loaded = assemble(
-      with_adapters(options, {.model_folder = place.folder, .fsdp = std::move(fsdp), .before_sharding = generates},
-                    adapter),
+      with_adapters(
+          options,
+          {.model_folder = place.folder, .dtype = dtype, .fsdp = std::move(fsdp), .before_sharding = generates},
+          adapter),
       group);
   opened.settings = models::read_generation_config(place.folder, opened.loaded.config);
   models::read_generation_json(options.settings, "command line", opened.settings);

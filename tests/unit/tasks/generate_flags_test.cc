@@ -8,6 +8,7 @@
 #include "flag_sweep.h"
 #include "support/program.h"
 #include "tasks/generate.h"
+#include "tasks/opened_model.h"
 #include "tessera/io/tensor_source.h"
 
 namespace tessera::tasks {
@@ -81,6 +82,7 @@ TEST(GenerateFlags, EachChangesSomethingOrIsRefusedOrSaysThatItDoesNot) {
   const std::vector<Unseen> unseen = {{"--batch_size", "time and memory"},
                                       {"--stream", "when the text appears"},
                                       {"--gather", "where parameters lie"},
+                                      {"--dtype", "how scores are rounded"},
                                       {"--renormalize_logits", "scores that are compared with each other"}};
   GenerateOptions options;
   DecodingFlags decoding;
@@ -136,6 +138,28 @@ TEST(GenerateFlags, SamplingFlagsOfAModelThatTakesTheLikeliestTokensAreNoted) {
             "--batch_size has no effect without --input_file\n"
             "--temperature has no effect without --do_sample\n"
             "--length_penalty has no effect without --num_beams above 1\n");
+}
+
+TEST(GenerateFlags, DtypeIsThatOfTheWeightsAndTheScores) {
+  const test::TempFolder folder("generate_dtype");
+  const std::string model = folder.path() + "/model", half = folder.path() + "/half";
+  make_model(kTinyChat, model);
+  std::ostringstream quiet;
+  ASSERT_EQ(init_model({kTinyChat, half, "--dtype", "bfloat16"}, quiet, quiet), 0);
+  const auto opened = [](const std::string& of, checkpoint::WeightDtype dtype) {
+    GenerateOptions options;
+    options.model = of;
+    options.dtype = dtype;
+    return open_model(options, comm::make_solo());
+  };
+  using Dtype = checkpoint::WeightDtype;
+  for (const auto& [of, dtype, expected] :
+       {std::tuple{model, Dtype::kFloat32, at::kFloat}, std::tuple{model, Dtype::kBFloat16, at::kBFloat16},
+        std::tuple{model, Dtype::kFloat16, at::kHalf}, std::tuple{model, Dtype::kAuto, at::kFloat},
+        std::tuple{half, Dtype::kFloat32, at::kFloat}, std::tuple{half, Dtype::kAuto, at::kBFloat16}}) {
+    const auto answers = opened(of, dtype);
+    for (const auto& weight : answers.loaded.model->parameters()) EXPECT_EQ(weight.scalar_type(), expected);
+  }
 }
 
 TEST(GenerateFlags, SeveralAnswersToOnePromptAreToldApart) {

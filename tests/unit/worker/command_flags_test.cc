@@ -275,6 +275,7 @@ TEST_F(CommandFlags, OfChat) {
                 {"--tokenizer", {in("nowhere")}, chat},
                 {"--system", {"Be brief."}, chat},
                 {"--chat_template", {"zephyr"}, chat},
+                {"--dtype", {"bfloat16"}, many},
                 {"--skip_special_tokens", {"false"}, many},
                 {"--device", {"cuda"}, chat},
                 {"--max_new_tokens", {"3"}, chat},
