@@ -13,6 +13,7 @@
 #include "nn/kernels/row_kernels.h"
 #include "nn/ops/attention_bf16.h"
 #include "nn/ops/attention_scores.h"
+#include "nn/ops/attention_token.h"
 #include "nn/ops/device.h"
 #include "nn/ops/gemm.h"
 #include "nn/ops/over_rows.h"
@@ -261,6 +262,18 @@ at::Tensor in_float32(const at::Tensor& bias) {
   return bias.defined() ? bias.detach().to(at::kFloat).contiguous() : bias;
 }
 
+bool wants_gradients(std::initializer_list<at::Tensor> inputs) {
+  const auto learns = [](const at::Tensor& t) { return t.defined() && t.requires_grad(); };
+  return at::GradMode::is_enabled() && std::any_of(inputs.begin(), inputs.end(), learns);
+}
+
+at::Tensor attend_new_tokens(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionOptions& o,
+                             const ScoreTerms& terms) {
+  const auto out = for_queries({q.size(0), q.size(1), q.size(2), v.size(2)}, q.options(), o);
+  attend_tokens({q, k, v, o, DropoutMask(), in_float32(terms.bias), terms.distances}, out);
+  return out.view({q.size(0), -1});
+}
+
 class Attention : public torch::autograd::Function<Attention> {
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
@@ -327,6 +340,8 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
   TESSERA_CHECK(same_tokens || (!o.hides_queries && !distances.any()), "distances are those of the same tokens");
   TESSERA_CHECK(!distances.any() || (q.size(2) == 1 && !terms.bias.defined()), "distances of heads with a bias");
   if (!has_kernels(q)) return composite::attention(q, k, v, o, terms);
+  if (attends_tokens(q, k, v, o) && !distances.any() && !wants_gradients({q, k, v, terms.bias}))
+    return attend_new_tokens(q, k, v, o, terms);
   const auto table = [](const at::Tensor& t) { return optional(t.defined() ? t.contiguous() : t); };
   return Attention::apply(q, k, v, optional(terms.bias), table(distances.with_query), table(distances.with_key),
                           distances.rows, o);

@@ -15,8 +15,10 @@
 #include "nn/kernels/bf16_gemm.h"
 #include "nn/kernels/bf16_tiles.h"
 #include "nn/kernels/row_kernels.h"
+#include "nn/kernels/row_products.h"
 #include "nn/ops/onednn_matmul.h"
 #include "nn/ops/packed_panels.h"
+#include "nn/ops/rows.h"
 #include "nn/ops/tiled_gemm.h"
 #include "tessera/base/error.h"
 
@@ -119,6 +121,26 @@ at::Tensor run(const kernels::Bf16Gemm& product, const at::TensorOptions& option
   return out;
 }
 
+/// A few rows by those of a weight, which a library would read several times.
+bool has_few_float_rows(const at::Tensor& a, const at::Tensor& b) {
+  constexpr std::int64_t kMostRows = 8;
+  const auto is_float = [](const at::Tensor& t) {
+    return t.is_cpu() && t.scalar_type() == at::kFloat && t.dim() == 2 && t.numel() > 0;
+  };
+  return is_float(a) && is_float(b) && a.size(0) <= kMostRows && b.stride(0) == 1;
+}
+
+at::Tensor few_float_rows(const at::Tensor& a, const at::Tensor& b) {
+  const std::int64_t columns = b.size(1), inner = b.size(0);
+  const auto x = a.contiguous();
+  auto out = at::empty({a.size(0), columns}, a.options());
+  for_rows(columns, inner, [&](std::int64_t first, std::int64_t last) {
+    kernels::row_products(x.const_data_ptr<float>(), x.size(0), b.const_data_ptr<float>() + first * b.stride(1),
+                          {last - first, inner, b.stride(1)}, out.mutable_data_ptr<float>() + first, columns);
+  });
+  return out;
+}
+
 /// out = beta * out + alpha * a b, where out is wider than the factors.
 void wide_gemm(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, double beta, double alpha) {
   TESSERA_CHECK(has_wide_gemm(a) && out.scalar_type() == at::kFloat, "a product of 16 bits is summed up in float32");
@@ -174,6 +196,7 @@ bool has_wide_gemm(const at::Tensor& a) {
 
 at::Tensor gemm(const at::Tensor& a, const at::Tensor& b) {
   if (const auto panels = panel_product_of(a, b)) return run(*panels, a.options());
+  if (has_few_float_rows(a, b)) return few_float_rows(a, b);
   if (!onednn_matmul_for(a, b) && !belongs_to_tiles(a, b))
     return a.dim() == 3 ? at::bmm(whole_rows(a), b) : at::mm(whole_rows(a), b);
   auto sizes = a.sizes().vec();
