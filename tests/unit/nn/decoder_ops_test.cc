@@ -115,11 +115,38 @@ TEST_P(CausalAttentionOp, EqualsEagerAttention) {
   }
 }
 
+// As decoding asks for them: one query a sequence, over keys and values that lie in a wider cache.
+TEST_P(CausalAttentionOp, GivesTheLastTokensAloneWhatTheyGetAmongAll) {
+  const auto& c = GetParam();
+  if (c.dropout > 0) GTEST_SKIP() << "nothing is dropped while decoding";
+  torch::manual_seed(2);
+  const auto all = options_of(c);
+  const std::int64_t tokens = tokens_of(c);
+  const auto make = [&](at::IntArrayRef sizes) { return torch::randn(sizes).to(c.dtype); };
+  const auto q = make({tokens, c.kv, c.groups, c.size}), k = make({tokens, c.kv + 1, c.size + 3}),
+             v = make({tokens, c.kv + 2, c.size + 1});
+  const auto keys = k.narrow(1, 1, c.kv).narrow(2, 0, c.size), values = v.narrow(1, 0, c.kv).narrow(2, 1, c.size);
+  auto last = std::make_shared<SequenceRows>();
+  std::vector<std::int64_t> places;
+  for (std::size_t s = 0; s < c.lengths.size(); ++s) {
+    last->begin.push_back(static_cast<std::int64_t>(s));
+    last->length.push_back(1);
+    places.push_back(all.key_rows->begin[s] + c.lengths[s] - 1);
+  }
+  auto alone = all;
+  alone.query_rows = last;
+  const auto place = torch::tensor(places);
+  const auto got = attention(q.index_select(0, place), keys, values, alone),
+             expected = attention(q, keys, values, all).index_select(0, place);
+  EXPECT_TRUE(at::allclose(got, expected, c.tolerance, c.tolerance)) << (got - expected).abs().max();
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Settings, CausalAttentionOp,
     testing::Values(
         AttentionCase{.name = "packed", .lengths = {5, 1, 9}},
         AttentionCase{.name = "one key head", .lengths = {7}, .kv = 1, .groups = 4},
+        AttentionCase{.name = "odd sizes", .lengths = {9, 4}, .kv = 1, .groups = 7, .size = 21},
         AttentionCase{.name = "window", .lengths = {12, 3}, .window = 4},
         AttentionCase{.name = "softcap", .lengths = {6, 4}, .softcap = 2.0},
         AttentionCase{.name = "linear biases", .lengths = {6, 4}, .biases = true},

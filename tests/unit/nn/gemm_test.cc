@@ -245,6 +245,21 @@ INSTANTIATE_TEST_SUITE_P(Sizes, PanelProducts,
                                            Panels{50, 1056, 600}, Panels{100, 2050, 70}, Panels{800, 1031, 34},
                                            Panels{520, 4200, 530}, Panels{70, 768, 96}, Panels{96, 2048, 600}));
 
+TEST(FewRows, OfFloat32HaveAResultOfTheirOwnEach) {
+  for (const auto& [inner, columns] : {std::pair{1, 1}, std::pair{7, 5}, std::pair{64, 33}, std::pair{577, 130}}) {
+    const auto a = at::randn({9, inner}), w = at::randn({columns, inner + 2}).narrow(1, 1, inner), b = w.t();
+    const auto exact = at::mm(a.to(at::kDouble), b.to(at::kDouble));
+    const int threads = at::get_num_threads();
+    const auto together = gemm(a.narrow(0, 0, 8), b);
+    EXPECT_TRUE(at::allclose(together.to(at::kDouble), exact.narrow(0, 0, 8), 1e-5, 1e-5)) << inner;
+    for (std::int64_t rows = 1; rows <= 8; ++rows) {
+      at::set_num_threads(rows % 2 == 0 ? 3 : 1);
+      EXPECT_TRUE(at::equal(gemm(a.narrow(0, 8 - rows, rows), b), together.narrow(0, 8 - rows, rows))) << rows;
+    }
+    at::set_num_threads(threads);
+  }
+}
+
 TEST(Affine, HasTheGradientsOfLinear) {
   for (const bool with_bias : {false, true}) {
     const auto x = at::randn({2, 5, 12}).requires_grad_(), w = at::randn({7, 12}).requires_grad_(),
