@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <string>
 
+#include "models/cache_order.h"
 #include "tensor/device.h"
 #include "tessera/base/error.h"
 
@@ -26,15 +27,11 @@ void DecoderCache::reorder(const at::Tensor& rows) {
     lengths.push_back(lengths_.at(p[i]));
     next_position.push_back(next_position_.at(p[i]));
   }
-  const auto moved = [&](at::Tensor& t) {
-    if (t.defined())
-      t = t.view({static_cast<std::int64_t>(lengths_.size()), capacity_, -1})
-              .index_select(0, tensor::beside(order, t))
-              .flatten(0, 1);
-  };
+  const CacheOrder moved(order, static_cast<std::int64_t>(lengths_.size()), capacity_,
+                         *std::max_element(lengths_.begin(), lengths_.end()));
   for (auto& layer : layers_) {
-    moved(layer.keys);
-    moved(layer.values);
+    moved.apply(layer.keys, spare_);
+    moved.apply(layer.values, spare_);
   }
   lengths_ = std::move(lengths);
   next_position_ = std::move(next_position);

@@ -36,6 +36,7 @@ class DecoderCache : public Cache {
  private:
   void grow(std::int64_t need);
   std::vector<KeyValueCache> layers_;
+  at::Tensor spare_;                                   // for another order of the rows
   std::vector<std::int64_t> lengths_, next_position_;  // of each row
   std::int64_t reread_beyond_ = 0;
   std::int64_t capacity_ = 0;  // rows of a layer's tensors for each row of the batch

@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "models/build_parts.h"
+#include "models/cache_order.h"
 #include "nn/ops/linear_cross_entropy.h"
 #include "tensor/device.h"
 #include "tensor/rng.h"
@@ -19,6 +20,7 @@ struct T5ForConditionalGeneration::StepCache : Cache {
   T5Layout layout;
   at::Tensor encoder_hidden;
   std::vector<T5BlockCache> blocks;
+  at::Tensor spare;  // for another order of the rows
 
   bool empty() const override { return rows == 0; }
   /// ModelInput::prefix; before the first step of `rows` rows.
@@ -34,14 +36,11 @@ struct T5ForConditionalGeneration::StepCache : Cache {
     layout.past = tokens;
   }
   void reorder(const at::Tensor& order) override {
+    if (blocks.empty() || !blocks[0].self.keys.defined()) return;
+    const CacheOrder moved(order, rows, blocks[0].self.capacity, layout.past);
     for (auto& block : blocks) {
-      auto& self = block.self;
-      if (!self.keys.defined()) continue;
-      const auto moved = [&](const at::Tensor& t) {
-        return t.view({rows, self.capacity, -1}).index_select(0, tensor::beside(order, t)).flatten(0, 1);
-      };
-      self.keys = moved(self.keys);
-      self.values = moved(self.values);
+      moved.apply(block.self.keys, spare);
+      moved.apply(block.self.values, spare);
     }
   }
 };
