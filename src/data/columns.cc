@@ -44,6 +44,7 @@ ColumnNames choose_columns(const std::string& file, std::int64_t line, const std
     out.second = kSecondOfPair;
   }
   out.text = choose(file, line, columns, out.text, kTextNames, are_languages ? "source_lang" : "text_column");
+  for (const auto& name : options.more_text_columns) choose(file, line, columns, name, {}, "text_column");
   if (!options.without_labels)
     out.label =
         choose(file, line, columns, options.label_column, kLabelNames, are_languages ? "target_lang" : "label_column");

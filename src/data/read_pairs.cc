@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <optional>
 
@@ -40,10 +41,12 @@ class PairReader {
   TextPair read(const SourceRow& row) {
     const auto object = columns_of(row);
     choose(*object, row);
-    TextPair out{text_of(*object->find(std::string_view(chosen_.text_column)), chosen_.text_column, row), "", *row.file,
-                 row.number};
-    if (!chosen_.pair_column.empty())
-      out.second = text_of(*object->find(std::string_view(chosen_.pair_column)), chosen_.pair_column, row);
+    const auto text = [&](const std::string& column) {
+      return text_of(*object->find(std::string_view(column)), column, row);
+    };
+    TextPair out{text(chosen_.text_column), "", *row.file, row.number};
+    for (const auto& column : options_.more_text_columns) out.source += options_.text_delimiter + text(column);
+    if (!chosen_.pair_column.empty()) out.second = text(chosen_.pair_column);
     if (options_.without_labels) return out;
     const Value& target = *object->find(std::string_view(chosen_.label_column));
     if (!options_.takes_lists || !target.is<chat::ListPtr>()) {
@@ -70,7 +73,8 @@ class PairReader {
     const auto has = [&](const std::string& column) { return object.find(std::string_view(column)) != nullptr; };
     const bool has_label = options_.without_labels || has(chosen_.label_column);
     const bool has_second = chosen_.pair_column.empty() || has(chosen_.pair_column);
-    if (!chosen_.text_column.empty() && has(chosen_.text_column) && has_second && has_label) return;
+    const bool has_more = std::ranges::all_of(options_.more_text_columns, has);
+    if (!chosen_.text_column.empty() && has(chosen_.text_column) && has_more && has_second && has_label) return;
     std::vector<std::string> columns;
     for (const auto& [key, value] : object.items()) columns.push_back(key.text());
     const auto names = choose_columns(*row.file, row.number, columns, chosen_.text_column.empty() ? options_ : chosen_);
@@ -126,10 +130,13 @@ std::vector<TextPair> phrases_of(const std::string& file, const ReadOptions& opt
 }  // namespace
 
 std::vector<TextPair> read_pairs(const std::string& file, const ReadOptions& options) {
-  if (is_text(file) && !options.pair_column.empty())
-    throw DataError(fmt::format("{}: a line holds one text, and --text_pair_column {} asks for two; leave it out, or "
-                                "give JSONL, JSON, CSV or Parquet",
-                                file, options.pair_column),
+  if (is_text(file) && !(options.pair_column.empty() && options.more_text_columns.empty()))
+    throw DataError(fmt::format("{}: a line holds one text, and {} asks for more; leave it out, or give JSONL, JSON, "
+                                "CSV or Parquet",
+                                file,
+                                options.pair_column.empty() ? fmt::format("--text_column {},{}", options.text_column,
+                                                                          fmt::join(options.more_text_columns, ","))
+                                                            : "--text_pair_column " + options.pair_column),
                     file);
   auto rows = is_text(file) ? phrases_of(file, options) : rows_of(file, options);
   if (rows.empty()) throw DataError(fmt::format("{}: no rows in this file", file), file);
@@ -146,12 +153,15 @@ std::string columns_note(const std::string& file, const ReadOptions& options) {
   const auto object = parse_row(row);
   for (const auto& [key, value] : object->items()) columns.push_back(key.text());
   const auto names = choose_columns(file, row.number, columns, options);
+  std::vector<std::string> texts{names.text};
+  texts.insert(texts.end(), options.more_text_columns.begin(), options.more_text_columns.end());
   std::erase_if(columns, [&](const auto& column) {
-    return column == names.text || column == names.label || column == names.second;
+    return std::ranges::find(texts, column) != texts.end() || column == names.label || column == names.second;
   });
   if (columns.empty()) return {};
   return fmt::format("{}: the text is column '{}'{}{}; not read: {}. --text_column and --label_column choose others",
-                     file, names.text, names.second.empty() ? "" : " with column '" + names.second + "'",
+                     file, fmt::join(texts, "' and '"),
+                     names.second.empty() ? "" : " with column '" + names.second + "'",
                      names.label.empty() ? "" : ", the label column '" + names.label + "'", fmt::join(columns, ", "));
 }
 

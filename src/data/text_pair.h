@@ -26,6 +26,9 @@ struct ReadOptions {
   /// Empty: the first of sentence, text, source, input, document / text_label, label, target, output, summary that the
   /// first row of a file has.
   std::string text_column, label_column;
+  /// Columns whose texts follow that of text_column, each behind the delimiter.
+  std::vector<std::string> more_text_columns = {};
+  std::string text_delimiter = " ";
   /// Column of TextPair::second; empty: none, or, where takes_pairs and no text_column is named, sentence2 beside
   /// sentence1.
   std::string pair_column = {};

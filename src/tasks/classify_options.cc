@@ -1,6 +1,10 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <ostream>
+#include <ranges>
+#include <string>
+#include <vector>
 
 #include "config/options.h"
 #include "tasks/classify.h"
@@ -42,7 +46,11 @@ void add_data(config::OptionTable& table, ClassifyOptions& o) {
            group)
       .choices(tasks);
   table.add(&o.columns.text_column, {"--text_column", "--text_column_name", "--text_column_names", "--sentence1_key"},
-            "column of the text; empty: the task's, or sentence1 beside sentence2, or the first usual name", group);
+            "column of the text, or several (title,body), whose texts are joined; empty: the task's, or sentence1 "
+            "beside sentence2, or the first usual name",
+            group);
+  table.add(&o.columns.text_delimiter, {"--text_column_delimiter"}, "between the texts of several columns", group)
+      .only_with({{"--text_column", {config::kSet}}});
   table
       .add(&o.columns.pair_column, {"--text_pair_column", "--sentence2_key"},
            "column of a second text, which makes one row with the first", group)
@@ -77,13 +85,23 @@ constexpr config::UnusedFlag kIdleOfTheScript[] = {
 };
 
 constexpr config::RefusedFlag kRefusedOfTheScript[] = {
-    {"--text_column_delimiter", Unused::kText,
-     "columns are not joined: join them in the file, or name a second text with --text_pair_column"},
     {"--remove_splits", Unused::kText, "give the files themselves: --train_file, --validation_file, --test_file"},
     {"--train_split_name", Unused::kText, "the split is train; name another one's file with --train_file", "train"},
     {"--validation_split_name", Unused::kText,
      "the split is validation (or eval); name another one's file with --validation_file", "validation"},
 };
+
+/// "a,b" names two columns.
+void part_columns(data::ReadOptions& columns, config::Problems& problems) {
+  std::vector<std::string> names;
+  for (const auto name : std::views::split(columns.text_column, ',')) names.emplace_back(name.begin(), name.end());
+  if (names.size() < 2) return;
+  problems.require(std::ranges::find(names, "") == names.end(),
+                   "--text_column " + columns.text_column + ": there is no name before or after a comma",
+                   "text_column");
+  columns.text_column = names.front();
+  columns.more_text_columns.assign(names.begin() + 1, names.end());
+}
 
 /// What the task says and no flag does.
 void take_task(const GlueTask& task, ClassifyOptions& o, config::Problems& problems) {
@@ -109,6 +127,7 @@ void take_task(const GlueTask& task, ClassifyOptions& o, config::Problems& probl
 
 void check(ClassifyOptions& o, config::Problems& problems) {
   if (o.do_regression && o.problem_type == "auto") o.problem_type = "regression";
+  part_columns(o.columns, problems);
   if (const auto* task = find_glue_task(o.task_name)) take_task(*task, o, problems);
   check_row_flags(o, o.training, problems);
   problems.require(o.max_length >= 3, "--max_length must leave room for a token and the special ones: at least 3",

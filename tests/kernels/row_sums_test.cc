@@ -53,5 +53,16 @@ TEST(Exponentials, AreZeroFarBelowAndKeepWhatIsNotANumber) {
   EXPECT_EQ(y[4], 1.0f);
 }
 
+// What stands for elements beyond a row, zeros, must not reach its sums, wherever the row is.
+TEST(Exponentials, OfARowFarFromZeroHaveSumsOfTheRowAlone) {
+  for (float shift = -400.0f; shift < 400.0f; shift += 0.25f) {
+    std::vector<float> y(5);
+    const std::vector<float> x(5, shift), g{1, 2, 3, 4, 5};
+    ASSERT_EQ(exponentials_dot(x.data(), y.data(), 1.0f, shift, g.data(), 5), 15.0f) << shift;
+    ASSERT_EQ(exponentials(x.data(), y.data(), 1.0f, shift, 5), 5.0f) << shift;
+    ASSERT_EQ(sum_of_exponentials(x.data(), 1.0f, shift, 5), 5.0f) << shift;
+  }
+}
+
 }  // namespace
 }  // namespace tessera::nn::kernels

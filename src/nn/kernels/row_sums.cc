@@ -87,12 +87,13 @@ float dot(const float* x, const float* y, std::int64_t n) {
   return total(sum);
 }
 
-/// add(sum, exponentials, i, place) for each vector of them; returns the total of sum.
+/// add(sum, exponentials, i, place) for each vector of them, 0 beyond the row; returns the total of sum.
 template <class Add>
 HWY_INLINE float add_exponentials(const float* x, float factor, float shift, std::int64_t n, const Add& add) {
   auto sum = hn::Zero(D());
   for_vectors(n, [&](std::int64_t i, auto at) {
-    sum = add(sum, exponential(hn::MulSub(at.load(x + i), set(factor), set(shift))), i, at);
+    const auto e = exponential(hn::MulSub(at.load(x + i), set(factor), set(shift)));
+    sum = add(sum, at.or_else(e, hn::Zero(D())), i, at);
   });
   return total(sum);
 }
@@ -100,7 +101,7 @@ HWY_INLINE float add_exponentials(const float* x, float factor, float shift, std
 float exponentials(const float* x, float* y, float factor, float shift, std::int64_t n) {
   return add_exponentials(x, factor, shift, n, [&](V sum, V e, std::int64_t i, auto at) {
     at.store(e, y + i);
-    return hn::Add(sum, at.or_else(e, hn::Zero(D())));
+    return hn::Add(sum, e);
   });
 }
 float exponentials_dot(const float* x, float* y, float factor, float shift, const float* g, std::int64_t n) {
@@ -110,9 +111,7 @@ float exponentials_dot(const float* x, float* y, float factor, float shift, cons
   });
 }
 float sum_of_exponentials(const float* x, float factor, float shift, std::int64_t n) {
-  return add_exponentials(x, factor, shift, n, [&](V sum, V e, std::int64_t, auto at) {
-    return hn::Add(sum, at.or_else(e, hn::Zero(D())));
-  });
+  return add_exponentials(x, factor, shift, n, [&](V sum, V e, std::int64_t, auto) { return hn::Add(sum, e); });
 }
 
 }  // namespace HWY_NAMESPACE

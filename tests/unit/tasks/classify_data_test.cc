@@ -130,6 +130,44 @@ TEST_F(ClassDataOf, OfTwoTextsTheLongerIsCutFirst) {
   EXPECT_SAYS(data.notes.back(), "1 text was cut at --max_length 7");
 }
 
+/// The rows of a file as `tessera classify` reads them by these flags; or what is wrong with them.
+std::vector<data::TextPair> rows_with(const std::string& file, const std::vector<std::string>& flags) {
+  std::vector<std::string> args{"--model", "m", "--dataset_path", file};
+  args.insert(args.end(), flags.begin(), flags.end());
+  std::ostringstream quiet;
+  return data::read_pairs(file, parse_classify(args, quiet)->columns);
+}
+std::string error_with(const std::string& file, const std::vector<std::string>& flags) {
+  try {
+    rows_with(file, flags);
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "no error";
+}
+
+// run_classification.py joins them, too.
+TEST_F(ClassDataOf, SeveralColumnsAreOneText) {
+  write("rows.csv", "a,b,c,label\na b,c,d,x\n");
+  const auto file = folder_.path() + "/rows.csv";
+  EXPECT_EQ(rows_with(file, {"--text_column_names", "a,c"})[0].source, "a b d");
+  EXPECT_EQ(rows_with(file, {"--text_column_names", "c,a,b", "--text_column_delimiter", " | "})[0].source,
+            "d | a b | c");
+  const auto pair = rows_with(file, {"--text_column", "a,b", "--text_pair_column", "c"})[0];
+  EXPECT_EQ(pair.source, "a b c");
+  EXPECT_EQ(pair.second, "d");
+}
+
+TEST_F(ClassDataOf, ColumnsOfOneTextThatAreNotThereAreNamed) {
+  write("rows.csv", "a,b,label\nx,y,z\n");
+  write("rows.txt", "one@x\n");
+  const auto rows = folder_.path() + "/rows.csv", lines = folder_.path() + "/rows.txt";
+  EXPECT_SAYS(error_with(rows, {"--text_column", "a,c"}),
+              "no column 'c'; the columns are a, b, label. Choose one with --text_column");
+  EXPECT_SAYS(error_with(rows, {"--text_column", "a,"}), "there is no name before or after a comma");
+  EXPECT_SAYS(error_with(lines, {"--text_column", "a,b"}), "--text_column a,b asks for more");
+}
+
 TEST_F(ClassDataOf, AMissingColumnOfTheSecondTextIsNamed) {
   options_.columns.text_column = "a";
   options_.columns.pair_column = "c";

@@ -397,6 +397,7 @@ TEST_F(ClassifyFlags, EachChangesSomethingOrIsRefusedOrSaysThatItDoesNot) {
       {"--dataset_config", {"none"}},
       {"--task_name", {"sst2"}, numbers},
       {"--text_column", {"text2"}},
+      {"--text_column_delimiter", {"; "}, {"--text_column", "text,text2"}},
       {"--text_pair_column", {"text2"}},
       {"--label_column", {"label2"}},
       {"--label_names", {"no,yes"}, numbers},
