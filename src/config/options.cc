@@ -232,8 +232,12 @@ ParseResult OptionTable::parse(const std::vector<std::string>& args, Problems& p
       scan_positional(scan);
     }
   }
-  if (!scan.flag_file.empty()) problems.attempt([&] { read_file(scan.flag_file, problems); });
-  for (const Assignment& a : scan.assignments) problems.attempt([&] { set(*a.option, a.words, "", a.flag); });
+  if (!scan.flag_file.empty()) {
+    problems.set_source(Problems::Source::kHost);  // also of what is checked later, which the file may have set
+    problems.attempt([&] { read_file(scan.flag_file, problems); });
+  }
+  for (const Assignment& a : scan.assignments)
+    problems.attempt(Problems::Source::kWords, [&] { set(*a.option, a.words, "", a.flag); });
   check_required(problems);
   imply();
   return ParseResult::kRun;

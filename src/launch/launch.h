@@ -58,6 +58,9 @@ std::string launch_help(const Tasks& tasks, const std::string& form = "--help");
 /// Returns the exit code: 0, that of the first failing rank, 128 + signal.
 int run_launch(const LaunchPlan& plan);
 
+/// Whether run_launch() has started this process.
+bool is_launched();
+
 /// Ranks that this machine starts; the first of them is machine_rank times as many.
 inline int ranks_here(const config::AccelerateConfig& accelerate) {
   return accelerate.num_processes / accelerate.num_machines;

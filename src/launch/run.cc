@@ -7,7 +7,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <memory>
+#include <string_view>
 
 #include "base/log.h"
 #include "base/secret.h"
@@ -35,9 +37,12 @@ int free_port() {
   return ntohs(address.sin_port);
 }
 
+constexpr const char* kRunId = "TORCHELASTIC_RUN_ID";
+constexpr const char* kRunIdStart = "tessera-";
+
 /// Tells launches on one machine apart.
 std::string run_id() {
-  return fmt::format("tessera-{}", ::getpid());
+  return fmt::format("{}{}", kRunIdStart, ::getpid());
 }
 
 /// Machines must agree on it without a word.
@@ -132,7 +137,7 @@ config::Environment rank_environment(const LaunchPlan& plan, int local_rank, int
   set("ROLE_NAME", plan.options.role);
   set("MASTER_ADDR", plan.accelerate.main_process_ip);
   set("MASTER_PORT", port);
-  set("TORCHELASTIC_RUN_ID", run_id());
+  set(kRunId, run_id());
   set("TORCHELASTIC_RESTART_COUNT", restart);
   set("TORCHELASTIC_MAX_RESTARTS", plan.options.max_restarts);
   set("OMP_NUM_THREADS", plan.cores.threads_per_rank);
@@ -140,6 +145,11 @@ config::Environment rank_environment(const LaunchPlan& plan, int local_rank, int
   const auto& gpus = plan.accelerate.gpu_ids;
   if (gpus && *gpus != "all") set("CUDA_VISIBLE_DEVICES", *gpus);
   return env;
+}
+
+bool is_launched() {
+  const char* id = std::getenv(kRunId);
+  return id != nullptr && std::string_view(id).starts_with(kRunIdStart);
 }
 
 int run_launch(const LaunchPlan& plan) {

@@ -114,6 +114,7 @@ class ClassifyJob final : public TrainingJob {
     tokenizer_ = data_.tokenizer;
     for (const auto& note : data_.notes) notes_.push_back(note);
     config::Problems problems;
+    problems.set_source(config::Problems::Source::kHost);  // the data says what is measured
     train::check_metric(arguments_, names_of_class_metrics(data_.problem, data_.measures), problems);
     problems.throw_all();
     if (arguments_.token_loss.label_smoothing > 0 && data_.problem != ProblemType::kSingleLabel)

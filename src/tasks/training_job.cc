@@ -105,8 +105,9 @@ void check_job(JobOptions& o, const config::OptionTable& table, const std::vecto
   problems.require(o.adapter.use_peft_lora || (!o.adapter.use_dora && o.adapter.lora_modules_to_save.empty()),
                    "--use_dora and --lora_modules_to_save need --use_peft_lora true", "use_peft_lora");
   problems.attempt([&] { (void)budget_bytes(o.max_memory); });
-  problems.attempt(
-      [&] { (void)compute_device(o.training.wanted_device(), launch_settings(o.training.bf16, o.training.fp16)); });
+  problems.attempt(config::Problems::Source::kHost, [&] {
+    (void)compute_device(o.training.wanted_device(), launch_settings(o.training.bf16, o.training.fp16));
+  });
   for (auto& note : table.notes()) o.notes.push_back(std::move(note));
 }
 

@@ -160,7 +160,7 @@ void check_trl_flags(const TrlFlags& flags, const config::OptionTable& table, Jo
       job.model_name_or_path += "@" + flags.model_revision;
   }
   check_attention(flags.attn_implementation, problems);
-  problems.attempt([&] { check_dtype(flags.dtype, job, problems); });
+  problems.attempt(config::Problems::Source::kHost, [&] { check_dtype(flags.dtype, job, problems); });
 }
 
 std::int64_t rows_to_read(const TrlFlags& flags, const train::TrainingArguments& a, int ranks) {

@@ -115,6 +115,20 @@ const Launcher kLaunchers[] = {
      }},
 };
 
+/// Debian's, and TESSERA_TEST_MPIRUN.
+std::vector<std::string> installed_mpiruns() {
+  std::vector<std::string> all = {"/usr/bin/mpirun.mpich", "/usr/bin/mpirun.openmpi"};
+  if (const char* another = std::getenv("TESSERA_TEST_MPIRUN")) all.emplace_back(another);
+  std::erase_if(all, [](const std::string& path) { return !fs::exists(path); });
+  return all;
+}
+
+const Variables kForMpirun = {{"OMPI_ALLOW_RUN_AS_ROOT", "1"},
+                              {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"},
+                              {"OMPI_MCA_rmaps_base_oversubscribe", "1"},
+                              {"OMP_NUM_THREADS", "1"}};
+constexpr const char* kNoMpirun = "neither Debian's mpich nor its openmpi-bin is installed";
+
 class Environments : public testing::Test {
  protected:
   static void SetUpTestSuite() {
@@ -189,10 +203,8 @@ TEST_F(Environments, TorchrunMpirunAndSlurmStartATaskAsOurLaunchDoes) {
 
 /// Without an address to meet at: MPI has joined the ranks, and moves the bytes.
 TEST_F(Environments, MpirunOnTwoHostsNeedsNoAddressAndTrainsAsOneHost) {
-  std::vector<std::string> mpiruns = {"/usr/bin/mpirun.mpich", "/usr/bin/mpirun.openmpi"};
-  if (const char* another = std::getenv("TESSERA_TEST_MPIRUN")) mpiruns.emplace_back(another);
-  if (std::none_of(mpiruns.begin(), mpiruns.end(), [](const auto& path) { return fs::exists(path); }))
-    GTEST_SKIP() << "neither Debian's mpich nor its openmpi-bin is installed";
+  const auto mpiruns = installed_mpiruns();
+  if (mpiruns.empty()) GTEST_SKIP() << kNoMpirun;
   std::vector<std::string> launched = {
       TESSERA_BINARY, "launch", "--cpu", "--num_processes", "4", "--num_cpu_threads_per_process", "1"};
   for (const std::string& word : task("/four")) launched.push_back(word);
@@ -200,7 +212,6 @@ TEST_F(Environments, MpirunOnTwoHostsNeedsNoAddressAndTrainsAsOneHost) {
   ASSERT_EQ(r.exit_code, 0) << r.err;
   ASSERT_EQ(losses("/four").size(), 2u);
   for (const std::string& mpirun : mpiruns) {
-    if (!fs::exists(mpirun)) continue;
     const std::string output = "/" + fs::path(mpirun).filename().string();
     // All are on this host: the first two processes play one host, the others another.
     std::vector<std::string> command = {mpirun,
@@ -213,10 +224,7 @@ TEST_F(Environments, MpirunOnTwoHostsNeedsNoAddressAndTrainsAsOneHost) {
                                         "sh",
                                         TESSERA_BINARY};
     for (const std::string& word : task(output)) command.push_back(word);
-    const Finished run = test::run(command, {{"OMPI_ALLOW_RUN_AS_ROOT", "1"},
-                                             {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"},
-                                             {"OMPI_MCA_rmaps_base_oversubscribe", "1"},
-                                             {"OMP_NUM_THREADS", "1"}});
+    const Finished run = test::run(command, kForMpirun);
     EXPECT_EQ(run.exit_code, 0) << mpirun << run.err;
     EXPECT_NE(run.out.find("Ranks = 4 (hosts)"), std::string::npos) << mpirun << run.out;
     EXPECT_EQ(losses(output), losses("/four")) << mpirun;
@@ -282,6 +290,77 @@ TEST_F(Environments, HalfOfTheVariablesIsAnErrorThatNamesTheOther) {
   const Finished r = test::run(command, {{"SLURM_STEP_ID", "0"}, {"SLURM_PROCID", "0"}});
   EXPECT_EQ(r.exit_code, 2) << r.err;
   EXPECT_NE(r.err.find("SLURM_NTASKS"), std::string::npos) << r.err;
+}
+
+std::size_t count_of(const std::string& part, const std::string& text) {
+  std::size_t count = 0;
+  for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
+  return count;
+}
+
+const std::vector<std::string> kWrongWords = {TESSERA_BINARY, "sft", "--nonsense"};
+constexpr const char* kWhatIsWrong = "unknown flag --nonsense";
+
+/// The others end later: mpirun and torchrun end all ranks with the first.
+TEST(UsageError, IsSaidByRank0AloneWhereAnotherLauncherHasStartedTheRanks) {
+  const auto start = std::chrono::steady_clock::now();
+  std::vector<std::unique_ptr<Subprocess>> others;
+  for (const Launcher& launcher : kLaunchers)
+    others.push_back(std::make_unique<Subprocess>(kWrongWords, launcher.variables(1)));
+  for (const Launcher& launcher : kLaunchers) {
+    const Finished zero = test::run(kWrongWords, launcher.variables(0));
+    EXPECT_EQ(zero.exit_code, 2) << launcher.name;
+    EXPECT_EQ(count_of(kWhatIsWrong, zero.err), 1u) << launcher.name << zero.err;
+  }
+  for (const auto& other : others) {
+    const Finished one = other->finish();
+    EXPECT_EQ(one.exit_code, 2);
+    EXPECT_EQ(one.out + one.err, "");
+  }
+  EXPECT_GE(std::chrono::steady_clock::now() - start, std::chrono::seconds(2));
+}
+
+TEST(UsageError, IsSaidOnceUnderMpirun) {
+  const auto mpiruns = installed_mpiruns();
+  if (mpiruns.empty()) GTEST_SKIP() << kNoMpirun;
+  for (const std::string& mpirun : mpiruns) {
+    std::vector<std::string> command = {mpirun, "-n", "3"};
+    command.insert(command.end(), kWrongWords.begin(), kWrongWords.end());
+    const Finished run = test::run(command, kForMpirun);
+    EXPECT_EQ(run.exit_code, 2) << mpirun << run.err;
+    EXPECT_EQ(count_of(kWhatIsWrong, run.out + run.err), 1u) << mpirun << run.err;
+  }
+}
+
+/// Here ranks 2 and 3 are started, of which the launcher shows the one that fails first.
+TEST(UsageError, IsSaidOnEachMachineThatOurLauncherStarts) {
+  std::vector<std::string> command = {TESSERA_BINARY,
+                                      "launch",
+                                      "--cpu",
+                                      "--num_machines",
+                                      "2",
+                                      "--machine_rank",
+                                      "1",
+                                      "--num_processes",
+                                      "4",
+                                      "--main_process_ip",
+                                      "127.0.0.1",
+                                      "--main_process_port",
+                                      port_of(7)};
+  command.insert(command.end(), kWrongWords.begin() + 1, kWrongWords.end());
+  const Finished run = test::run(command);
+  EXPECT_EQ(run.exit_code, 2) << run.err;
+  EXPECT_EQ(count_of(kWhatIsWrong, run.err), 1u) << run.err;
+}
+
+/// Files, for example.
+TEST(UsageError, IsNotWhatMayDifferBetweenHosts) {
+  const std::string file = testing::TempDir() + "flags_" + text(::getpid()) + ".yaml";
+  std::ofstream(file) << "nonsense: 1\n";
+  const Finished run = test::run({TESSERA_BINARY, "sft", file}, kLaunchers[0].variables(1));
+  fs::remove(file);
+  EXPECT_EQ(run.exit_code, 2) << run.err;
+  EXPECT_NE(run.err.find(file + ":1: unknown option 'nonsense'"), std::string::npos) << run.err;
 }
 
 }  // namespace

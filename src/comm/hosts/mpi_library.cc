@@ -12,7 +12,7 @@
 namespace tessera::comm {
 namespace {
 
-constexpr int kSerialized = 2;  // threads may call it, one at a time
+constexpr int kFunneled = 1;  // the thread that starts it is the one that calls it
 
 // Note [MPI's binary interfaces]
 // Neither may change: programs that were linked with one version must run with the next. MPICH's is written down
@@ -72,8 +72,8 @@ class MpiOf : public MpiLibrary {
   }
   void start() override {
     int threads = 0;
-    check(init_thread_(nullptr, nullptr, kSerialized, &threads));
-    if (threads < kSerialized) throw std::runtime_error("it was built without threads (MPI_THREAD_SERIALIZED)");
+    check(init_thread_(nullptr, nullptr, kFunneled, &threads));
+    if (threads < kFunneled) throw std::runtime_error("it was built without threads (MPI_THREAD_FUNNELED)");
     check(comm_set_errhandler_(Interface::world(library_), Interface::errors_return(library_)));
     check(comm_dup_(Interface::world(library_), &all_));
     check(comm_set_errhandler_(all_, Interface::errors_return(library_)));

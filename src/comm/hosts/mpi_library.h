@@ -10,8 +10,8 @@
 
 namespace tessera::comm {
 
-/// Messages of bytes among all processes that were started together. Calls must not overlap. std::runtime_error says
-/// what MPI says.
+/// Messages of bytes among all processes that were started together. One thread makes all calls, but for version() and
+/// is_in_use(), and sizes once it has started. std::runtime_error says what MPI says.
 class MpiLibrary {
  public:
   /// A message on its way.

@@ -24,8 +24,7 @@ std::vector<std::string> libraries_of_launcher() {
 }  // namespace
 
 std::shared_ptr<MpiSession> launched_mpi(const RankEnvironment& environment, std::chrono::milliseconds timeout) {
-  static auto& session =
-      *new std::shared_ptr<MpiSession>;  // MPI starts once, and its thread may outlive what is static
+  static auto& session = *new std::shared_ptr<MpiSession>;  // MPI starts once
   if (session) return session;
   const std::string wanted = variable("TESSERA_TRANSPORT");
   if (!wanted.empty() && wanted != "gloo" && wanted != "mpi") {

@@ -124,7 +124,7 @@ void killed_in_the_middle_of_a_message(Comm c) {
     work->wait();
     c->barrier();
   });
-  REQUIRE(std::chrono::steady_clock::now() - start < milliseconds(1500));
+  REQUIRE(std::chrono::steady_clock::now() - start < milliseconds(5000));
   if (error.rank != 1 || !contains(error, "rank 1 has ended")) unexpected(__FILE__, __LINE__, error.what());
 }
 

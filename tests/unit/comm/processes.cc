@@ -182,6 +182,7 @@ std::vector<int> run_under_mpirun(const std::string& mpirun, const Job& job) {
                                           "OMP_NUM_THREADS=1",
                                           // No shared memory between what plays hosts.
                                           "OMPI_MCA_btl=tcp,self", "UCX_TLS=tcp,self", "MPIR_CVAR_NOLOCAL=1",
+                                          "OMPI_MCA_pml=ob1",  // else it looks for InfiniPath's device for 10 s
                                           "OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
                                           "OMPI_MCA_rmaps_base_oversubscribe=1",
                                           "OMPI_MCA_hwloc_base_binding_policy=none"};

@@ -280,6 +280,34 @@ TEST(Options, EverythingThatIsWrongIsSaidAtOnce) {
                 "'tessera sample --help' lists all options");
 }
 
+bool is_wrong_for_all_ranks(const std::vector<std::string>& args) {
+  Sample s;
+  Problems problems;
+  EXPECT_EQ(s.table().parse(args, problems), ParseResult::kRun);
+  problems.require(s.rate > 0, "--learning_rate must be above 0", "learning_rate");
+  try {
+    problems.throw_all();
+  } catch (const UsageError&) {
+    return true;
+  } catch (const ConfigError&) {
+  }
+  return false;
+}
+
+/// Files are not the same for all ranks, nor what they set.
+TEST(Options, WordsAreWrongForAllRanks) {
+  EXPECT_TRUE(is_wrong_for_all_ranks({"--what"}));
+  EXPECT_TRUE(is_wrong_for_all_ranks({"--lr", "fast"}));
+  EXPECT_TRUE(is_wrong_for_all_ranks({"--lr", "-1"}));
+  EXPECT_TRUE(is_wrong_for_all_ranks({"stray"}));
+  const std::string unknown = write_temporary("unknown.yaml", "learning_rat: 1\n");
+  EXPECT_FALSE(is_wrong_for_all_ranks({unknown}));
+  EXPECT_FALSE(is_wrong_for_all_ranks({write_temporary("negative.yaml", "learning_rate: -1\n")}));
+  EXPECT_FALSE(is_wrong_for_all_ranks({"/nowhere/flags.yaml"}));
+  EXPECT_TRUE(is_wrong_for_all_ranks({unknown, "--lr", "fast"}));
+  EXPECT_TRUE(is_wrong_for_all_ranks({unknown, "--what"}));
+}
+
 TEST(Options, AnUnknownFlagsValueIsNotTakenForWhatIsLaunched) {
   std::vector<std::string> rest;
   int ranks = 1;
