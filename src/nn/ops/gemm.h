@@ -1,8 +1,9 @@
 #pragma once
 // Matrix products without autograd, by what is fastest on this processor: our own loops for bfloat16 where it
-// multiplies pairs (bf16_gemm.h); in tiles of float32 for 16-bit matrices that it cannot multiply, and where no library
-// multiplies float32 at full rate (tiled_gemm.h); else a library that libtorch carries (MKL runs float32 at half speed
-// on processors that are not Intel's, oneDNN does not).
+// multiplies pairs (bf16_gemm.h, of up to 8 rows bf16_few_rows.h) and for up to 8 rows of float32 (row_products.h); in
+// tiles of float32 for 16-bit matrices that it cannot multiply, and where no library multiplies float32 at full rate
+// (tiled_gemm.h); else a library that libtorch carries (MKL runs float32 at half speed on processors that are not
+// Intel's, oneDNN does not).
 #include <ATen/core/Tensor.h>
 
 #include "tessera/nn/weight.h"
