@@ -2,8 +2,9 @@
 """Milliseconds of a generated token (of all rows together), by `tessera generate` and, in turns, by transformers.
 
     bench/e2e/generate.py MODEL [--tessera build/release/tessera] [--peer VENV/bin/python] [--rows 1,4,8] [--dtypes float32,bfloat16]
+                          [--num_beams N]
 
-Greedy, with a cache; a time is the difference of two runs with 16 and 144 new tokens, so neither loading nor the prompt counts. The least of --rounds.
+With a cache; a time is the difference between 16 and 144 new tokens, of each the least of --rounds, so neither loading nor the prompt counts.
 --peer: a Python with torch and transformers. All processors are used by both. Prints a Markdown table; the memory is the peak resident set of the process.
 """
 import argparse
@@ -18,24 +19,25 @@ SHORT, LONG = 16, 144
 PEER = """
 import resource, sys, time, torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
-folder, dtype, rows, short, long = sys.argv[1], getattr(torch, sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]), int(sys.argv[5])
+folder, dtype = sys.argv[1], getattr(torch, sys.argv[2])
+rows, beams, short, long = map(int, sys.argv[3:])
 tokens = AutoTokenizer.from_pretrained(folder)(sys.stdin.readline().strip(), return_tensors="pt")
 tokens = {name: value.repeat(rows, 1) for name, value in tokens.items()}
 model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
 def seconds(new):
     begin = time.perf_counter()
     with torch.inference_mode():
-        model.generate(**tokens, max_new_tokens=new, min_new_tokens=new, do_sample=False)
+        model.generate(**tokens, num_beams=beams, max_new_tokens=new, min_new_tokens=new, do_sample=False)
     return time.perf_counter() - begin
 seconds(2)
-print(1e3 * (seconds(long) - seconds(short)) / (long - short), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+print(seconds(short), seconds(long), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 """
 PROMPT = "The history of the pear is long and"
 
 
-def ours(a: argparse.Namespace, dtype: str, rows: int) -> tuple[float, float]:
-    """Milliseconds a token and MiB."""
-    seconds, peak = {}, 0.0
+def ours(a: argparse.Namespace, dtype: str, rows: int) -> list[float]:
+    """Seconds for few and for many new tokens, and MiB."""
+    seconds, peak = [], 0.0
     with tempfile.TemporaryDirectory() as folder:
         prompts = os.path.join(folder, "prompts.jsonl")
         with open(prompts, "w", encoding="utf-8") as file:
@@ -43,19 +45,26 @@ def ours(a: argparse.Namespace, dtype: str, rows: int) -> tuple[float, float]:
         for new in (SHORT, LONG):
             begin = time.perf_counter()
             process = subprocess.Popen([a.tessera, "generate", "--model", a.model, "--dtype", dtype, "--input_file", prompts, "--batch_size", str(rows),
-                                        "--max_new_tokens", str(new), "--min_new_tokens", str(new), "--do_sample", "false"], stdout=subprocess.DEVNULL)
+                                        "--num_beams", str(a.num_beams), "--max_new_tokens", str(new), "--min_new_tokens", str(new),
+                                        "--do_sample", "false"], stdout=subprocess.DEVNULL)
             _, status, usage = os.wait4(process.pid, 0)
-            seconds[new] = time.perf_counter() - begin
+            seconds.append(time.perf_counter() - begin)
             if status != 0:
                 sys.exit(f"tessera generate failed (status {status})")
             peak = max(peak, usage.ru_maxrss / 1024)
-    return 1e3 * (seconds[LONG] - seconds[SHORT]) / (LONG - SHORT), peak
+    return [*seconds, peak]
 
 
-def theirs(a: argparse.Namespace, dtype: str, rows: int) -> tuple[float, float]:
-    said = subprocess.run([a.peer, "-c", PEER, a.model, dtype, str(rows), str(SHORT), str(LONG)], input=PROMPT + "\n", capture_output=True, text=True, check=True)
-    milliseconds, peak = said.stdout.split()[-2:]
-    return float(milliseconds), float(peak)
+def theirs(a: argparse.Namespace, dtype: str, rows: int) -> list[float]:
+    said = subprocess.run([a.peer, "-c", PEER, a.model, dtype, str(rows), str(a.num_beams), str(SHORT), str(LONG)], input=PROMPT + "\n",
+                          capture_output=True, text=True, check=True)
+    return [float(word) for word in said.stdout.split()[-3:]]
+
+
+def best(rounds: list[list[float]]) -> tuple[float, float]:
+    """Milliseconds a token, and MiB."""
+    few, many, peak = map(min, zip(*rounds))
+    return 1e3 * (many - few) / (LONG - SHORT), peak
 
 
 def main() -> None:
@@ -65,6 +74,7 @@ def main() -> None:
     parser.add_argument("--peer", default="", help="Python with torch and transformers; none: without a comparison")
     parser.add_argument("--rows", default="1,4,8")
     parser.add_argument("--dtypes", default="float32,bfloat16")
+    parser.add_argument("--num_beams", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=3)
     a = parser.parse_args()
     print("| dtype | rows | ms a token | MiB |" + (" transformers, ms | MiB | times the speed |" if a.peer else ""))
@@ -76,11 +86,11 @@ def main() -> None:
                 mine.append(ours(a, dtype, rows))
                 if a.peer:
                     other.append(theirs(a, dtype, rows))
-            best = min(mine)
-            line = f"| {dtype} | {rows} | {best[0]:.1f} | {best[1]:.0f} |"
+            milliseconds, peak = best(mine)
+            line = f"| {dtype} | {rows} | {milliseconds:.1f} | {peak:.0f} |"
             if a.peer:
-                least = min(other)
-                line += f" {least[0]:.1f} | {least[1]:.0f} | {least[0] / best[0]:.2f} |"
+                peers, peers_peak = best(other)
+                line += f" {peers:.1f} | {peers_peak:.0f} | {peers / milliseconds:.2f} |"
             print(line, flush=True)
 
 

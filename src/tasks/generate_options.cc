@@ -63,9 +63,7 @@ nlohmann::json as_json(const DecodingFlags& s) {
 /// Of what the model computes with.
 void add_dtype(config::OptionTable& table, GenerateOptions& o, const char* group) {
   table.add_enum(&o.dtype, checkpoint::dtype_choices(), {"--dtype", "--torch_dtype"},
-                 "of the weights and the computation; bfloat16: half the memory and time of float32; auto: as "
-                 "config.json says",
-                 group);
+                 "of the weights and the computation; 16 bits need half the memory; auto: as config.json says", group);
 }
 
 constexpr const char* kDecoding = "Decoding (default: the model's generation_config.json)";
