@@ -27,6 +27,6 @@ export TSAN_OPTIONS=halt_on_error=1:ignore_noninstrumented_modules=1 OMP_NUM_THR
 say "$kind: ${targets[*]}"
 failed=0
 printf '%s\n' "${targets[@]}" | xargs -P "$(nproc)" -I{} bash -c \
-    'timeout 900 "$0/{}" --gtest_brief=1 >"$0/{}.log" 2>&1 || { tail -n 100 "$0/{}.log"; echo "{} failed"; exit 1; }' "build/$kind" || failed=1
+    'timeout 2400 "$0/{}" --gtest_brief=1 >"$0/{}.log" 2>&1 || { tail -n 100 "$0/{}.log"; echo "{} failed"; exit 1; }' "build/$kind" || failed=1
 for target in "${targets[@]}"; do printf '   %-22s %s\n' "$target" "$(tail -n 1 "build/$kind/$target.log")"; done
 [ "$failed" -eq 0 ] || fail "$kind found a failure; it stands above"

@@ -135,7 +135,8 @@ void run_threads(int size, const std::function<void(std::shared_ptr<Communicator
   std::vector<std::thread> pool;
   pool.reserve(static_cast<std::size_t>(size));
   for (int r = 0; r < size; ++r) {
-    watched(r, [&] { pool.emplace_back(play, r, std::move(threads.ranks[static_cast<std::size_t>(r)])); });
+    const auto communicator = std::move(threads.ranks[static_cast<std::size_t>(r)]);  // until peers know of a failure
+    watched(r, [&] { pool.emplace_back(play, r, communicator); });
   }
   for (std::thread& thread : pool) thread.join();
   if (first) std::rethrow_exception(first);
