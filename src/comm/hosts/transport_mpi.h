@@ -3,9 +3,8 @@
 //
 // Note [MPI]
 // What it does not do, and who does it here:
-//  - it moves bytes only while somebody calls it: a thread asks again and again, with pauses, for the cores belong to
-//  the
-//    computation, and for a while after the last message, for what MPI has taken from us and not sent yet;
+//  - it moves bytes only while somebody calls it: a thread asks again and again (with pauses, for the cores belong to
+//    the computation), and for a while after the last message, for what MPI has taken from us and not sent yet;
 //  - it says nothing of a process that has ended, or waits for it for ever, inside a call: Open MPI 4.1 over TCP closes
 //    the connection, and what it then tells the others of needs a lock that it holds. So only that thread is ever in
 //    MPI, nobody waits for a call without a limit, and the Wire's control connections tell who has ended;
