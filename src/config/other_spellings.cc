@@ -54,10 +54,13 @@ constexpr std::string_view kLaunchFlags[] = {
 
 bool is_launch_flag(const std::string& name) {
   if (std::find(std::begin(kLaunchFlags), std::end(kLaunchFlags), name) != std::end(kLaunchFlags)) return true;
-  AccelerateInput input;
-  OptionTable table("tessera launch", "");
-  add_accelerate_options(table, input);
-  return std::as_const(table).find(name) != nullptr;
+  static AccelerateInput input;
+  static const OptionTable table = [] {
+    OptionTable flags("tessera launch", "");
+    add_accelerate_options(flags, input);
+    return flags;
+  }();
+  return table.find(name) != nullptr;
 }
 
 }  // namespace
@@ -66,8 +69,9 @@ std::string meant_by(const std::string& flag, const std::vector<std::string>& kn
   std::string name = flag.substr(std::min(flag.find_first_not_of('-'), flag.size()));
   std::replace(name.begin(), name.end(), '-', '_');
   for (const auto& [theirs, ours] : kSpellings) {
+    if (name != theirs) continue;
     const std::string candidate = "--" + std::string(ours);
-    if (name == theirs && std::find(known.begin(), known.end(), candidate) != known.end())
+    if (std::find(known.begin(), known.end(), candidate) != known.end())
       return " (did you mean '" + candidate + "'?)";
   }
   if (is_launch_flag(name)) return " (a flag of 'tessera launch', which stands before the task)";

@@ -149,16 +149,7 @@ class File final : public GgufFile {
   }
 
   void dequantize(const Quantised& t, std::int64_t begin, std::int64_t count, float* out) const {
-    const auto size = t.block->elements;
-    float values[256];
-    for (std::int64_t done = 0; done < count;) {
-      const auto at = begin + done, skip = at % size, n = std::min(size - skip, count - done);
-      const auto* block = mapping_.get() + t.offset + at / size * t.block->bytes;
-      const bool whole = n == size;
-      t.block->dequantize(block, whole ? out + done : values);
-      if (!whole) std::copy_n(values + skip, n, out + done);
-      done += n;
-    }
+    t.block->dequantize_elements(mapping_.get() + t.offset, begin, count, out);
   }
 
   std::shared_ptr<const InputFile> file_;

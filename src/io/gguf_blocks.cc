@@ -1,7 +1,6 @@
 #include "io/gguf_blocks.h"
 
-#include <c10/util/Half.h>
-
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <utility>
@@ -11,75 +10,118 @@
 // Once for each level of instructions. Compiled without fused additions, so that values have equal bits on all of them.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "io/gguf_blocks.cc"
+#include <hwy/cache_control.h>
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
+
+/// Number, name, elements, bytes, function of each format.
+#ifndef TESSERA_GGUF_BLOCKS
+#define TESSERA_GGUF_BLOCKS(X) \
+  X(2, "Q4_0", 32, 18, q4_0)   \
+  X(3, "Q4_1", 32, 20, q4_1)   \
+  X(6, "Q5_0", 32, 22, q5_0)   \
+  X(7, "Q5_1", 32, 24, q5_1)   \
+  X(8, "Q8_0", 32, 34, q8_0)   \
+  X(10, "Q2_K", kK, 84, q2_k)  \
+  X(11, "Q3_K", kK, 110, q3_k) \
+  X(12, "Q4_K", kK, 144, q4_k) \
+  X(13, "Q5_K", kK, 176, q5_k) \
+  X(14, "Q6_K", kK, 210, q6_k)
+#endif
 
 HWY_BEFORE_NAMESPACE();
 namespace tessera::io {
 namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
 
 constexpr int kK = 256;  // elements of a "K" block
 
 using Bytes = const std::uint8_t*;
+using D = hn::CappedTag<float, 16>;
+using Floats = hn::Vec<D>;
+using Codes = hn::Vec<hn::Rebind<std::int32_t, D>>;
+
+constexpr int kStep = static_cast<int>(hn::MaxLanes(D()));  // divides 16
 
 inline float half(Bytes p) {
+  const hn::CappedTag<float, 4> floats;
   std::uint16_t bits = 0;
   std::memcpy(&bits, p, sizeof bits);
-  return static_cast<float>(c10::Half(bits, c10::Half::from_bits()));
+  const auto all = hn::Set(hn::Rebind<std::uint16_t, decltype(floats)>(), bits);
+  return hn::GetLane(hn::PromoteTo(floats, hn::BitCast(hn::Rebind<hwy::float16_t, decltype(floats)>(), all)));
+}
+
+inline Floats all(float x) {
+  return hn::Set(D(), x);
+}
+inline Codes all(int x) {
+  return hn::Set(hn::Rebind<std::int32_t, D>(), x);
+}
+inline Codes bytes(Bytes p) {
+  return hn::PromoteTo(hn::Rebind<std::int32_t, D>(), hn::LoadU(hn::Rebind<std::uint8_t, D>(), p));
+}
+inline Codes signed_bytes(Bytes p) {
+  return hn::PromoteTo(hn::Rebind<std::int32_t, D>(),
+                       hn::LoadU(hn::Rebind<std::int8_t, D>(), reinterpret_cast<const std::int8_t*>(p)));
+}
+/// `count` bits from bit `shift` on.
+inline Codes bits(Codes x, int shift, int count) {
+  return hn::And(hn::ShiftRightSame(x, shift), all((1 << count) - 1));
+}
+inline void put(float* y, Floats scale, Codes q) {
+  hn::StoreU(hn::Mul(scale, hn::ConvertTo(D(), q)), D(), y);
+}
+inline void put(float* y, Floats scale, Codes q, Floats added) {
+  hn::StoreU(hn::Add(hn::Mul(scale, hn::ConvertTo(D(), q)), added), D(), y);
 }
 
 void q4_0(Bytes b, float* y) {
-  const float d = half(b);
-#pragma omp simd
-  for (int j = 0; j < 16; ++j) {
-    const int q = b[2 + j];
-    y[j] = d * static_cast<float>((q & 15) - 8);
-    y[j + 16] = d * static_cast<float>((q >> 4) - 8);
+  const auto d = all(half(b));
+  for (int j = 0; j < 16; j += kStep) {
+    const auto q = bytes(b + 2 + j);
+    put(y + j, d, hn::Sub(bits(q, 0, 4), all(8)));
+    put(y + j + 16, d, hn::Sub(bits(q, 4, 4), all(8)));
   }
 }
 
 void q4_1(Bytes b, float* y) {
-  const float d = half(b), m = half(b + 2);
-#pragma omp simd
-  for (int j = 0; j < 16; ++j) {
-    const int q = b[4 + j];
-    y[j] = d * static_cast<float>(q & 15) + m;
-    y[j + 16] = d * static_cast<float>(q >> 4) + m;
+  const auto d = all(half(b)), m = all(half(b + 2));
+  for (int j = 0; j < 16; j += kStep) {
+    const auto q = bytes(b + 4 + j);
+    put(y + j, d, bits(q, 0, 4), m);
+    put(y + j + 16, d, bits(q, 4, 4), m);
   }
 }
 
-/// The 32 five-bit numbers of Q5_0 and Q5_1: 4 bytes of high bits, 16 of low ones.
-inline void five_bits(Bytes p, int* q) {
-  std::uint32_t high = 0;
-  std::memcpy(&high, p, sizeof high);
-#pragma omp simd
-  for (int j = 0; j < 16; ++j) {
-    const int low = p[4 + j];
-    q[j] = (low & 15) | static_cast<int>((high >> j & 1) << 4);
-    q[j + 16] = (low >> 4) | static_cast<int>((high >> (j + 16) & 1) << 4);
-  }
+/// Q5_0 and Q5_1 have four bytes of fifth bits. Those of the elements from j on.
+inline Codes fifth_bits(Bytes high, int j) {
+  std::int32_t word = 0;
+  std::memcpy(&word, high, sizeof word);
+  const auto places = hn::Iota(hn::Rebind<std::int32_t, D>(), j);
+  return hn::ShiftLeft<4>(hn::And(hn::Shr(all(word), places), all(1)));
 }
 
 void q5_0(Bytes b, float* y) {
-  int q[32];
-  five_bits(b + 2, q);
-  const float d = half(b);
-#pragma omp simd
-  for (int j = 0; j < 32; ++j) y[j] = d * static_cast<float>(q[j] - 16);
+  const auto d = all(half(b));
+  for (int j = 0; j < 16; j += kStep) {
+    const auto q = bytes(b + 6 + j);
+    put(y + j, d, hn::Sub(hn::Or(bits(q, 0, 4), fifth_bits(b + 2, j)), all(16)));
+    put(y + j + 16, d, hn::Sub(hn::Or(bits(q, 4, 4), fifth_bits(b + 2, j + 16)), all(16)));
+  }
 }
 
 void q5_1(Bytes b, float* y) {
-  int q[32];
-  five_bits(b + 4, q);
-  const float d = half(b), m = half(b + 2);
-#pragma omp simd
-  for (int j = 0; j < 32; ++j) y[j] = d * static_cast<float>(q[j]) + m;
+  const auto d = all(half(b)), m = all(half(b + 2));
+  for (int j = 0; j < 16; j += kStep) {
+    const auto q = bytes(b + 8 + j);
+    put(y + j, d, hn::Or(bits(q, 0, 4), fifth_bits(b + 4, j)), m);
+    put(y + j + 16, d, hn::Or(bits(q, 4, 4), fifth_bits(b + 4, j + 16)), m);
+  }
 }
 
 void q8_0(Bytes b, float* y) {
-  const float d = half(b);
-#pragma omp simd
-  for (int j = 0; j < 32; ++j) y[j] = d * static_cast<float>(static_cast<std::int8_t>(b[2 + j]));
+  const auto d = all(half(b));
+  for (int j = 0; j < 32; j += kStep) put(y + j, d, signed_bytes(b + 2 + j));
 }
 
 // Q2_K, Q3_K and Q6_K have a scale for each 16 elements. Of the 16 that begin at element i of Q2_K or Q3_K, the low
@@ -94,11 +136,9 @@ constexpr int low_shift(int i) {
 void q2_k(Bytes b, float* y) {  // scales[16], low[64], d, dmin
   const float d = half(b + 80), dmin = half(b + 82);
   for (int i = 0; i < kK; i += 16, y += 16) {
-    const Bytes low = b + 16 + low_bytes(i);
-    const int scale = b[i / 16], shift = low_shift(i);
-    const float d1 = d * static_cast<float>(scale & 15), m1 = dmin * static_cast<float>(scale >> 4);
-#pragma omp simd
-    for (int l = 0; l < 16; ++l) y[l] = d1 * static_cast<float>(low[l] >> shift & 3) - m1;
+    const int scale = b[i / 16];
+    const auto d1 = all(d * static_cast<float>(scale & 15)), m1 = all(-(dmin * static_cast<float>(scale >> 4)));
+    for (int l = 0; l < 16; l += kStep) put(y + l, d1, bits(bytes(b + 16 + low_bytes(i) + l), low_shift(i), 2), m1);
   }
 }
 
@@ -108,11 +148,12 @@ void q3_k(Bytes b, float* y) {  // high[32], low[64], scales[12], d
     const int g = i / 16;  // a scale has 4 low bits in bytes 0 to 7 and 2 high bits in bytes 8 to 11
     const int low4 = g < 8 ? b[96 + g] & 15 : b[96 + g - 8] >> 4;
     const int high2 = b[104 + g % 4] >> (g / 4 * 2) & 3;
-    const float d1 = d * static_cast<float>((low4 | high2 << 4) - 32);
-    const Bytes low = b + 32 + low_bytes(i), high = b + i % 32;
-    const int shift = low_shift(i), bit = i / 32;
-#pragma omp simd
-    for (int l = 0; l < 16; ++l) y[l] = d1 * static_cast<float>((low[l] >> shift & 3) - 4 + (high[l] >> bit & 1) * 4);
+    const auto d1 = all(d * static_cast<float>((low4 | high2 << 4) - 32));
+    for (int l = 0; l < 16; l += kStep) {
+      const auto low = bits(bytes(b + 32 + low_bytes(i) + l), low_shift(i), 2);
+      const auto high = hn::ShiftLeft<2>(bits(bytes(b + i % 32 + l), i / 32, 1));
+      put(y + l, d1, hn::Sub(hn::Or(low, high), all(4)));
+    }
   }
 }
 
@@ -124,18 +165,16 @@ inline std::pair<int, int> scale_and_min(Bytes s, int j) {
 
 /// Q4_K: d, dmin, scales[12], low[128]; Q5_K: high[32] before low.
 template <bool kFive>
-void q45_k(Bytes b, float* y) {
+inline void q45_k(Bytes b, float* y) {
   const float d = half(b), dmin = half(b + 2);
-  const Bytes high = b + 16;
   for (int j = 0; j < 8; ++j, y += 32) {
     const auto [scale, min] = scale_and_min(b + 4, j);
-    const float d1 = d * static_cast<float>(scale), m1 = dmin * static_cast<float>(min);
+    const auto d1 = all(d * static_cast<float>(scale)), m1 = all(-(dmin * static_cast<float>(min)));
     const Bytes low = b + (kFive ? 48 : 16) + j / 2 * 32;
-    const int shift = j % 2 * 4;
-#pragma omp simd
-    for (int l = 0; l < 32; ++l) {
-      const int fifth = kFive ? (high[l] >> j & 1) << 4 : 0;
-      y[l] = d1 * static_cast<float>((low[l] >> shift & 15) | fifth) - m1;
+    for (int l = 0; l < 32; l += kStep) {
+      auto q = bits(bytes(low + l), j % 2 * 4, 4);
+      if constexpr (kFive) q = hn::Or(q, hn::ShiftLeft<4>(bits(bytes(b + 16 + l), j, 1)));
+      put(y + l, d1, q, m1);
     }
   }
 }
@@ -151,13 +190,30 @@ void q6_k(Bytes b, float* y) {  // low[128], high[64], scales[16] signed, d
   for (int i = 0; i < kK; i += 16, y += 16) {
     const int n = i / 128, k = i % 128 / 32, l0 = i % 32;
     const Bytes low = b + n * 64 + k % 2 * 32 + l0, high = b + 128 + n * 32 + l0;
-    const float d1 = d * static_cast<float>(static_cast<std::int8_t>(b[192 + i / 16]));
-    const int shift = k / 2 * 4, high_shift = 2 * k;
-#pragma omp simd
-    for (int l = 0; l < 16; ++l)
-      y[l] = d1 * static_cast<float>(((low[l] >> shift & 15) | (high[l] >> high_shift & 3) << 4) - 32);
+    const auto d1 = all(d * static_cast<float>(static_cast<std::int8_t>(b[192 + i / 16])));
+    for (int l = 0; l < 16; l += kStep) {
+      const auto q = hn::Or(bits(bytes(low + l), k / 2 * 4, 4), hn::ShiftLeft<4>(bits(bytes(high + l), 2 * k, 2)));
+      put(y + l, d1, hn::Sub(q, all(32)));
+    }
   }
 }
+
+/// A block's bytes further on, which a processor that runs ahead within a page would not fetch.
+template <int kBytes>
+inline void fetch(Bytes block) {
+  constexpr int kAhead = 4096, kLine = 64;
+  for (int i = 0; i < kBytes; i += kLine) hwy::Prefetch(block + kAhead + i);
+}
+
+#define TESSERA_BLOCKS(number, text, elements, bytes, name)         \
+  void name##_blocks(Bytes block, std::int64_t count, float* y) {   \
+    for (; count > 0; --count, block += (bytes), y += (elements)) { \
+      fetch<(bytes)>(block);                                        \
+      name(block, y);                                               \
+    }                                                               \
+  }
+TESSERA_GGUF_BLOCKS(TESSERA_BLOCKS)
+#undef TESSERA_BLOCKS
 
 }  // namespace HWY_NAMESPACE
 }  // namespace tessera::io
@@ -167,37 +223,19 @@ HWY_AFTER_NAMESPACE();
 namespace tessera::io {
 namespace {
 
-#define TESSERA_BLOCK(name)                                                  \
-  HWY_EXPORT(name);                                                          \
-  void name(const std::byte* block, float* y) {                              \
-    TESSERA_DISPATCH(name)(reinterpret_cast<const std::uint8_t*>(block), y); \
+#define TESSERA_BLOCKS(number, text, elements, bytes, name)                                   \
+  HWY_EXPORT(name##_blocks);                                                                  \
+  void name(const std::byte* blocks, std::int64_t count, float* y) {                          \
+    TESSERA_DISPATCH(name##_blocks)(reinterpret_cast<const std::uint8_t*>(blocks), count, y); \
   }
-TESSERA_BLOCK(q4_0)
-TESSERA_BLOCK(q4_1)
-TESSERA_BLOCK(q5_0)
-TESSERA_BLOCK(q5_1)
-TESSERA_BLOCK(q8_0)
-TESSERA_BLOCK(q2_k)
-TESSERA_BLOCK(q3_k)
-TESSERA_BLOCK(q4_k)
-TESSERA_BLOCK(q5_k)
-TESSERA_BLOCK(q6_k)
-#undef TESSERA_BLOCK
+TESSERA_GGUF_BLOCKS(TESSERA_BLOCKS)
+#undef TESSERA_BLOCKS
 
 using HWY_NAMESPACE::kK;
 
-constexpr std::array<GgufBlock, 10> kBlocks = {{
-    {2, "Q4_0", 32, 18, q4_0},
-    {3, "Q4_1", 32, 20, q4_1},
-    {6, "Q5_0", 32, 22, q5_0},
-    {7, "Q5_1", 32, 24, q5_1},
-    {8, "Q8_0", 32, 34, q8_0},
-    {10, "Q2_K", kK, 84, q2_k},
-    {11, "Q3_K", kK, 110, q3_k},
-    {12, "Q4_K", kK, 144, q4_k},
-    {13, "Q5_K", kK, 176, q5_k},
-    {14, "Q6_K", kK, 210, q6_k},
-}};
+#define TESSERA_BLOCKS(number, text, elements, bytes, name) GgufBlock{number, text, elements, bytes, name},
+constexpr std::array kBlocks = {TESSERA_GGUF_BLOCKS(TESSERA_BLOCKS)};
+#undef TESSERA_BLOCKS
 
 struct TypeName {
   std::uint32_t type;
@@ -211,6 +249,24 @@ constexpr TypeName kOthers[] = {
 };
 
 }  // namespace
+
+void GgufBlock::dequantize_elements(const std::byte* blocks, std::int64_t begin, std::int64_t count, float* out) const {
+  blocks += begin / elements * bytes;
+  auto skip = begin % elements;
+  while (count > 0) {
+    if (skip == 0 && count >= elements) {
+      const auto whole = count / elements;
+      dequantize(blocks, whole, out);
+      blocks += whole * bytes, out += whole * elements, count -= whole * elements;
+      continue;
+    }
+    std::array<float, 256> values;
+    const auto part = std::min(elements - skip, count);
+    dequantize(blocks, 1, values.data());
+    std::copy_n(values.data() + skip, part, out);
+    blocks += bytes, out += part, count -= part, skip = 0;
+  }
+}
 
 const GgufBlock* gguf_block(std::uint32_t type) {
   for (const auto& b : kBlocks)

@@ -11,8 +11,10 @@ struct GgufBlock {
   const char* name;       // "Q4_K"
   std::int64_t elements;  // of one block
   std::int64_t bytes;
-  /// Writes `elements` floats.
-  void (*dequantize)(const std::byte* block, float* out);
+  /// Of `count` blocks, one after the other, `elements` floats each.
+  void (*dequantize)(const std::byte* blocks, std::int64_t count, float* out);
+  /// Elements [begin, begin + count) of a tensor whose blocks begin at `blocks`.
+  void dequantize_elements(const std::byte* blocks, std::int64_t begin, std::int64_t count, float* out) const;
 };
 
 /// Null for numbers that are not a quantised type which is read here.

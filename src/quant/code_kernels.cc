@@ -49,6 +49,12 @@ void scale_by_group(float* x, std::int64_t count, const std::int32_t* group, con
   for (std::int64_t i = 0; i < count; ++i) x[i] = scales[group[i]] * (x[i] - zeros[group[i]]);
 }
 
+void scale_places(const std::uint8_t* codes, std::int64_t count, const float* map, float scale, float offset,
+                  float* out) {
+#pragma omp simd
+  for (std::int64_t i = 0; i < count; ++i) out[i] = map[codes[i]] * scale + offset;
+}
+
 }  // namespace HWY_NAMESPACE
 }  // namespace tessera::quant
 HWY_AFTER_NAMESPACE();
@@ -61,6 +67,7 @@ HWY_EXPORT(codes_of_words);
 HWY_EXPORT(codes_at);
 HWY_EXPORT(scale_run);
 HWY_EXPORT(scale_by_group);
+HWY_EXPORT(scale_places);
 
 void scale_int8(const std::int8_t* codes, std::int64_t count, float scale, float* out) {
   TESSERA_DISPATCH(scale_int8)(codes, count, scale, out);
@@ -76,6 +83,10 @@ void scale_run(float* x, std::int64_t count, float scale, float zero) {
 }
 void scale_by_group(float* x, std::int64_t count, const std::int32_t* group, const float* scales, const float* zeros) {
   TESSERA_DISPATCH(scale_by_group)(x, count, group, scales, zeros);
+}
+void scale_places(const std::uint8_t* codes, std::int64_t count, const float* map, float scale, float offset,
+                  float* out) {
+  TESSERA_DISPATCH(scale_places)(codes, count, map, scale, offset, out);
 }
 
 }  // namespace tessera::quant

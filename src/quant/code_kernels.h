@@ -18,4 +18,8 @@ void scale_run(float* x, std::int64_t count, float scale, float zero);
 /// The same with each element's own, those of its group.
 void scale_by_group(float* x, std::int64_t count, const std::int32_t* group, const float* scales, const float* zeros);
 
+/// out[i] = map[codes[i]] * scale + offset, rounded twice. map: 256 values.
+void scale_places(const std::uint8_t* codes, std::int64_t count, const float* map, float scale, float offset,
+                  float* out);
+
 }  // namespace tessera::quant

@@ -12,6 +12,7 @@
 #include <cstring>
 
 #include "quant/block_codes.h"
+#include "quant/code_kernels.h"
 #include "quant/four_bit_panels.h"
 #include "tensor/device_codec.h"
 #include "tensor/device_kernels.h"
@@ -40,7 +41,12 @@ class Scales {
     offset_ = *matrix.fields[kNestedOffset].const_data_ptr<float>();
   }
   void of_blocks(std::int64_t first, std::int64_t count, float* out) const {
-    for (std::int64_t k = 0; k < count; ++k) out[k] = of_block(first + k);
+    if (codes_ == nullptr) return static_cast<void>(std::copy_n(absmax_ + first, count, out));
+    for (const auto end = first + count; first < end;) {
+      const auto nested = first >> nested_shift_, numel = std::min(end, (nested + 1) << nested_shift_) - first;
+      scale_places(codes_ + first, numel, map_, absmax_[nested], offset_, out);
+      first += numel, out += numel;
+    }
   }
   /// Of so many runs of kScaleRun elements: out[k * stride].
   void of_runs(std::int64_t element, std::int64_t runs, float* out, std::int64_t stride) const {
@@ -155,9 +161,7 @@ class FourBitCodec final : public tensor::Codec, public tensor::PanelCodec, publ
   bool decode_panel(const tensor::PackedMatrix& matrix, const tensor::MatrixTile& tile, tensor::PairsOf pairs,
                     std::uint32_t* out) const override {
     static_assert(kPanelWidth == tensor::kPanelStride);
-    if (!decodes_panels() || matrix.columns % kScaleRun != 0 || tile.column % kScaleRun != 0 ||
-        tile.columns % kScaleRun != 0)
-      return false;
+    if (!has_whole_runs(matrix, tile)) return false;
     const Scales scales(s_, matrix);
     if (pairs == tensor::PairsOf::kColumns)
       panel_of_columns(matrix, tile, scales, out);
@@ -166,7 +170,25 @@ class FourBitCodec final : public tensor::Codec, public tensor::PanelCodec, publ
     return true;
   }
 
+  bool decode_rows(const tensor::PackedMatrix& matrix, const tensor::MatrixTile& tile, std::uint16_t* out,
+                   std::int64_t stride) const override {
+    if (!has_whole_runs(matrix, tile)) return false;
+    const auto begin = tile.row * matrix.columns + tile.column;
+    if (tile.columns == matrix.columns && stride == tile.columns) {
+      decode_run(matrix, begin, tile.rows * tile.columns, out);
+    } else {
+      for (std::int64_t r = 0; r < tile.rows; ++r)
+        decode_run(matrix, begin + r * matrix.columns, tile.columns, out + r * stride);
+    }
+    return true;
+  }
+
  private:
+  static bool has_whole_runs(const tensor::PackedMatrix& matrix, const tensor::MatrixTile& tile) {
+    return decodes_panels() && matrix.columns % kScaleRun == 0 && tile.column % kScaleRun == 0 &&
+           tile.columns % kScaleRun == 0;
+  }
+
   at::Tensor decode_by_kernel(const tensor::PackedMatrix& matrix, at::ScalarType dtype) const {
     const auto& codes = matrix.fields[kCodes];
     const auto values = at::empty({matrix.rows, matrix.columns}, codes.options().dtype(dtype));
@@ -203,6 +225,21 @@ class FourBitCodec final : public tensor::Codec, public tensor::PanelCodec, publ
       map = map.to(t.device());
     }
     return map;
+  }
+
+  /// Elements that lie beside each other, in whole runs of kScaleRun.
+  void decode_run(const tensor::PackedMatrix& matrix, std::int64_t begin, std::int64_t numel,
+                  std::uint16_t* out) const {
+    constexpr std::int64_t kPart = 1 << 14;  // elements at a time
+    std::array<float, kPart / kScaleRun + 1> found;
+    const Scales scales(s_, matrix);
+    for (const auto end = begin + numel; begin < end; begin += kPart, out += kPart) {
+      const auto count = std::min(kPart, end - begin), first = begin / s_.block;
+      scales.of_blocks(first, blocks_of(begin + count, s_.block) - first, found.data());
+      decoded_run({four_bit_values(s_.type).data(), matrix.fields[kCodes].const_data_ptr<std::uint8_t>() + begin / 2,
+                   count, found.data(), begin % s_.block, s_.block},
+                  out);
+    }
   }
 
   CodeTile codes_of(const tensor::PackedMatrix& matrix, const tensor::MatrixTile& tile) const {

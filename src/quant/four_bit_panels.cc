@@ -130,6 +130,24 @@ TESSERA_PANELS void panel_of_rows(const CodeTile& tile, const float* scales, std
   }
 }
 
+TESSERA_PANELS void decoded_run(const CodeRun& run, std::uint16_t* out) {
+  const __m512 values = _mm512_loadu_ps(run.values);
+  const auto* codes = run.codes;
+  const auto* scale = run.scales;
+  auto left = run.block - run.skipped;  // of the block
+  for (auto* const end = out + run.numel; out < end; left = run.block, ++scale) {
+    const auto table = table_of(values, *scale, *scale);
+    _mm_prefetch(reinterpret_cast<const char*>(codes + run.numel / 2), _MM_HINT_T0);  // what the next run may read
+    for (auto* const last = out + std::min<std::int64_t>(left, end - out); out < last; out += kScaleRun, codes += 16) {
+      const auto bytes = _mm512_maskz_cvtepu8_epi32(0xFFFF, sixteen_bytes(codes));
+      // Halves of a word: a byte's high half, and the byte. A lookup takes five bits; the table has its 16 twice.
+      const auto places =
+          _mm512_or_si512(_mm512_maskz_srli_epi32(0xFFFF, bytes, 4), _mm512_maskz_slli_epi32(0xFFFF, bytes, 16));
+      _mm512_storeu_si512(out, _mm512_maskz_permutexvar_epi16(0xFFFFFFFF, places, table));
+    }
+  }
+}
+
 }  // namespace tessera::quant
 
 #else
@@ -143,6 +161,9 @@ void panel_of_columns(const CodeTile&, const float*, std::uint32_t*) {
   TESSERA_CHECK(false, "no instructions for pairs of bfloat16");
 }
 void panel_of_rows(const CodeTile&, const float*, std::uint32_t*) {
+  TESSERA_CHECK(false, "no instructions for pairs of bfloat16");
+}
+void decoded_run(const CodeRun&, std::uint16_t*) {
   TESSERA_CHECK(false, "no instructions for pairs of bfloat16");
 }
 

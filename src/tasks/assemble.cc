@@ -94,7 +94,8 @@ void pack_layers(Assembled& a, const AssembleOptions& options, const peft::PeftM
   const auto& settings = a.config.quantization ? a.config.quantization : wanted;
   const auto compute = fsdp.precision.param_dtype || !settings ? std::nullopt : models::compute_dtype(*settings);
   const bool adapts = method || options.train_several == peft::Training::kAll;
-  const bool stays = packed && (!packed->is_also_dense() || (adapts && !wanted));
+  const bool is_base = adapts || (options.is_frozen && fsdp.device.is_cpu());
+  const bool stays = packed && (!packed->is_also_dense() || (is_base && !wanted));
   if (packed) {
     if (!packed->is_also_dense()) check_packed_once(a.config, options);
     const auto is_dense = [&](const std::string& layer) {

@@ -25,6 +25,8 @@ struct AssembleOptions {
   /// Weights that a folder has packed stay packed. Dense ones are packed as they are read where config.json or
   /// `quantization` says so; false: they stay as they are.
   bool pack_dense = true;
+  /// Nothing trains: on a CPU, what GGUF has packed then stays packed, as under an adapter.
+  bool is_frozen = false;
   std::optional<families::Quantization> quantization = {};  // before that of config.json
   std::int64_t min_vocab_size = 0;                          // the token tables grow to at least so many rows
   std::string attn_implementation = {};                     // models::BuildOptions

@@ -58,7 +58,11 @@ OpenedModel open_model(const GenerateOptions& options, std::shared_ptr<comm::Com
   opened.loaded = assemble(
       with_adapters(
           options,
-          {.model_folder = place.folder, .dtype = dtype, .fsdp = std::move(fsdp), .before_sharding = generates},
+          {.model_folder = place.folder,
+           .is_frozen = true,
+           .dtype = dtype,
+           .fsdp = std::move(fsdp),
+           .before_sharding = generates},
           adapter),
       group);
   opened.settings = models::read_generation_config(place.folder, opened.loaded.config);

@@ -1,6 +1,6 @@
 #pragma once
-// What a codec may offer beside tensor::Codec: panels of bfloat16 pairs straight from the codes, as products read them
-// (nn/kernels/bf16_gemm.h).
+// What a codec may offer beside tensor::Codec: panels of bfloat16 pairs, or rows of bfloat16, straight from the codes,
+// as products read them (nn/kernels/bf16_gemm.h).
 #include <cstdint>
 
 #include "tessera/tensor/codec.h"
@@ -24,6 +24,9 @@ class PanelCodec {
   /// Codec::decode() gives the values. Called by several threads at a time.
   virtual bool decode_panel(const PackedMatrix& matrix, const MatrixTile& tile, PairsOf pairs,
                             std::uint32_t* out) const = 0;
+  /// The same values in rows, `stride` elements apart. False likewise.
+  virtual bool decode_rows(const PackedMatrix& matrix, const MatrixTile& tile, std::uint16_t* out,
+                           std::int64_t stride) const = 0;
 };
 
 }  // namespace tessera::tensor

@@ -69,15 +69,15 @@ TESSERA_BF16_DOT_INLINE void add_pairs(__m512 (&sums)[Rows], const Bfloat16Matri
   }
 }
 
-/// sums += x w^T; w: the rows of 16 columns. The next 16 are fetched meanwhile; into the second cache, where they would
-/// share a place in the first one.
-template <int Rows>
+/// sums += x w^T; w: the rows of 16 columns. With Fetch the next 16 are fetched meanwhile; into the second cache, where
+/// they would share a place in the first one.
+template <int Rows, bool Fetch = true>
 TESSERA_BF16_DOT_INLINE void add_products(__m512 (&sums)[Rows], Bfloat16Matrix x, const std::uint16_t* w,
                                           std::int64_t stride, std::int64_t pairs) {
   const bool shares_places = stride % 1024 == 0;
   for (; pairs >= kLinePairs; pairs -= kLinePairs, x.at += kBfloat16s, w += kBfloat16s) {
 #pragma GCC unroll 16
-    for (int i = 0; i < kFloats; ++i) {
+    for (int i = 0; Fetch && i < kFloats; ++i) {
       const auto* next = reinterpret_cast<const char*>(w + (kFloats + i) * stride);
       if (shares_places) {
         _mm_prefetch(next, _MM_HINT_T1);
@@ -95,45 +95,52 @@ TESSERA_BF16_DOT_INLINE void add_products(__m512 (&sums)[Rows], Bfloat16Matrix x
 
 /// 16 columns from `column` on; of them those in the mask are written.
 template <int Rows>
-TESSERA_BF16_DOT_INLINE void multiply_columns(const Bf16Gemm& p, const Bf16GemmOutput& out, std::int64_t column,
-                                              __mmask16 mask) {
+TESSERA_BF16_DOT_INLINE void multiply_columns(const Bf16Gemm& p, const Bf16GemmOutput& out, std::uint16_t* scratch,
+                                              std::int64_t column, __mmask16 mask) {
   __m512 sums[Rows];
 #pragma GCC unroll 8
   for (auto& sum : sums) sum = _mm512_setzero_ps();
-  add_products(sums, p.a, p.b.at + column * p.b.column, p.b.column, p.inner / 2);
+  if (p.factor != nullptr) {
+    p.factor->copy_columns(p.first_column + column, kFloats, scratch);
+    add_products<Rows, false>(sums, p.a, scratch, p.inner, p.inner / 2);
+  } else {
+    add_products(sums, p.a, p.b.at + column * p.b.column, p.b.column, p.inner / 2);
+  }
   if (p.rank > 0) add_products(sums, p.u, p.v.at + column * p.v.column, p.v.column, p.rank / 2);
 #pragma GCC unroll 8
   for (int r = 0; r < Rows; ++r) put(out, r * out.stride + column, mask, sums[r]);
 }
 
 template <int Rows>
-TESSERA_BF16_DOT void multiply(const Bf16Gemm& p, const Bf16GemmOutput& out) {
+TESSERA_BF16_DOT void multiply(const Bf16Gemm& p, const Bf16GemmOutput& out, std::uint16_t* scratch) {
   std::int64_t c = 0;
-  for (; c + kFloats <= p.columns; c += kFloats) multiply_columns<Rows>(p, out, c, kAll);
+  for (; c + kFloats <= p.columns; c += kFloats) multiply_columns<Rows>(p, out, scratch, c, kAll);
   const auto last = p.columns - kFloats;  // columns before c have been written
-  if (c < p.columns) multiply_columns<Rows>(p, out, last, static_cast<__mmask16>(kAll << (c - last)));
+  if (c < p.columns) multiply_columns<Rows>(p, out, scratch, last, static_cast<__mmask16>(kAll << (c - last)));
 }
 
-using Multiply = void (*)(const Bf16Gemm&, const Bf16GemmOutput&);
+using Multiply = void (*)(const Bf16Gemm&, const Bf16GemmOutput&, std::uint16_t*);
 template <int... RowsBefore>
 constexpr std::array<Multiply, sizeof...(RowsBefore)> by_rows(std::integer_sequence<int, RowsBefore...>) {
   return {&multiply<RowsBefore + 1>...};
 }
 
-bool lie_in_rows(const Bfloat16Matrix& few, const Bfloat16Matrix& second) {
-  return few.column == 1 && second.row == 1;
-}
-
 }  // namespace
 
 bool has_few_rows(const Bf16Gemm& p) {
-  const bool fits = p.rows <= kMostRows && p.columns >= kFloats && p.inner % 2 == 0 && p.factor == nullptr;
-  return fits && lie_in_rows(p.a, p.b) && (p.rank == 0 || lie_in_rows(p.u, p.v)) && has_bf16_gemm() && can_turn(p);
+  const bool fits = p.rows <= kMostRows && p.columns >= kFloats && p.inner % 2 == 0 && p.a.column == 1;
+  const bool has_columns = p.factor != nullptr ? p.factor->has_columns() : p.b.row == 1;
+  const bool has_addend = p.rank == 0 || (p.u.column == 1 && p.v.row == 1);
+  return fits && has_columns && has_addend && has_bf16_gemm() && can_turn(p);
 }
 
-void few_rows_gemm(const Bf16Gemm& p, const Bf16GemmOutput& out) {
+std::int64_t few_rows_scratch_numel(const Bf16Gemm& p) {
+  return p.factor != nullptr ? kFloats * p.inner : 0;
+}
+
+void few_rows_gemm(const Bf16Gemm& p, const Bf16GemmOutput& out, std::uint16_t* scratch) {
   constexpr auto kByRows = by_rows(std::make_integer_sequence<int, kMostRows>());
-  kByRows[static_cast<std::size_t>(p.rows - 1)](p, out);
+  kByRows[static_cast<std::size_t>(p.rows - 1)](p, out, scratch);
 }
 
 }  // namespace tessera::nn::kernels
@@ -145,7 +152,10 @@ namespace tessera::nn::kernels {
 bool has_few_rows(const Bf16Gemm&) {
   return false;
 }
-void few_rows_gemm(const Bf16Gemm&, const Bf16GemmOutput&) {
+std::int64_t few_rows_scratch_numel(const Bf16Gemm&) {
+  return 0;
+}
+void few_rows_gemm(const Bf16Gemm&, const Bf16GemmOutput&, std::uint16_t*) {
   TESSERA_CHECK(false, "this processor has no bfloat16 dot products");
 }
 

@@ -6,11 +6,14 @@
 
 namespace tessera::nn::kernels {
 
-/// Whether few_rows_gemm() takes this product: at most 8 rows, second factors that are transposes of rows, at least 16
-/// columns. Not where AMX's tiles multiply.
+/// Whether few_rows_gemm() takes this product: at most 8 rows, second factors that are transposes of rows or have
+/// columns to copy, at least 16 columns. Not where AMX's tiles multiply.
 bool has_few_rows(const Bf16Gemm& product);
 
+/// Elements of bfloat16 that few_rows_gemm() writes on its way: 16 columns of a factor that is no matrix in memory.
+std::int64_t few_rows_scratch_numel(const Bf16Gemm& product);
+
 /// On one thread. out: not turned.
-void few_rows_gemm(const Bf16Gemm& product, const Bf16GemmOutput& out);
+void few_rows_gemm(const Bf16Gemm& product, const Bf16GemmOutput& out, std::uint16_t* scratch);
 
 }  // namespace tessera::nn::kernels

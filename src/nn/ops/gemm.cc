@@ -8,6 +8,7 @@
 #include <ATen/ops/mm.h>
 
 #include <algorithm>
+#include <memory>
 #include <optional>
 
 #include "nn/kernels/bf16_dot.h"
@@ -26,7 +27,7 @@ namespace tessera::nn {
 namespace {
 
 constexpr std::int64_t kMostTurnedRows = 256;  // beyond, packing the first factor costs as much as the second
-constexpr std::int64_t kColumnsAThread = 64, kRowsAThread = 96;
+constexpr std::int64_t kColumnsAThread = 64, kRowsAThread = 96, kFewRowsColumns = 16;
 
 std::optional<kernels::Bfloat16Matrix> bfloat16_matrix(const at::Tensor& t) {
   const bool fits = t.is_cpu() && t.scalar_type() == at::kBFloat16 && t.dim() == 2 && t.numel() > 0 &&
@@ -87,12 +88,13 @@ std::optional<kernels::Bf16Gemm> panel_product_of(const at::Tensor& a, const Pac
 /// Each thread takes some columns, or some rows.
 void run(const kernels::Bf16Gemm& given, const at::Tensor& out, double alpha, bool add) {
   TESSERA_CHECK(out.scalar_type() == at::kBFloat16 && out.stride(-1) == 1, "a product goes to dense rows of its dtype");
-  const auto other = add || kernels::has_few_rows(given) ? std::nullopt : turned(given);
+  const bool is_few = kernels::has_few_rows(given);
+  const auto other = add || is_few ? std::nullopt : turned(given);
   const auto& product = other ? *other : given;
   const std::int64_t row = other ? 1 : out.stride(0), column = other ? out.stride(0) : 1;  // of `out`
-  const bool by_columns =
-      product.columns / kColumnsAThread >= std::min<std::int64_t>(at::get_num_threads(), product.rows / kRowsAThread);
-  const std::int64_t unit = by_columns ? kColumnsAThread : kRowsAThread;
+  const bool by_columns = is_few || product.columns / kColumnsAThread >=
+                                        std::min<std::int64_t>(at::get_num_threads(), product.rows / kRowsAThread);
+  const std::int64_t unit = is_few ? kFewRowsColumns : by_columns ? kColumnsAThread : kRowsAThread;
   const std::int64_t size = by_columns ? product.columns : product.rows;
   at::parallel_for(0, (size + unit - 1) / unit, 1, [&](std::int64_t begin, std::int64_t end) {
     auto part = product;
@@ -109,7 +111,11 @@ void run(const kernels::Bf16Gemm& given, const at::Tensor& out, double alpha, bo
     }
     auto* to = static_cast<std::uint16_t*>(out.mutable_data_ptr()) + first * (by_columns ? column : row);
     const kernels::Bf16GemmOutput results{to, out.stride(0), add, static_cast<float>(alpha), other.has_value()};
-    if (!other && kernels::has_few_rows(part)) return kernels::few_rows_gemm(part, results);
+    if (!other && kernels::has_few_rows(part)) {
+      const auto scratch = std::make_unique_for_overwrite<std::uint16_t[]>(
+          static_cast<std::size_t>(kernels::few_rows_scratch_numel(part)));
+      return kernels::few_rows_gemm(part, results, scratch.get());
+    }
     const auto scratch = at::empty({static_cast<std::int64_t>(kernels::bf16_gemm_scratch_bytes(part))}, at::kByte);
     kernels::bf16_gemm(part, results, scratch.mutable_data_ptr());
   });
@@ -121,13 +127,17 @@ at::Tensor run(const kernels::Bf16Gemm& product, const at::TensorOptions& option
   return out;
 }
 
-/// A few rows by those of a weight, which a library would read several times.
-bool has_few_float_rows(const at::Tensor& a, const at::Tensor& b) {
+bool is_float_matrix(const at::Tensor& t) {
+  return t.is_cpu() && t.scalar_type() == at::kFloat && t.dim() == 2 && t.numel() > 0;
+}
+
+/// To be multiplied by the rows of a weight, which a library would read several times.
+bool has_few_float_rows(const at::Tensor& a) {
   constexpr std::int64_t kMostRows = 8;
-  const auto is_float = [](const at::Tensor& t) {
-    return t.is_cpu() && t.scalar_type() == at::kFloat && t.dim() == 2 && t.numel() > 0;
-  };
-  return is_float(a) && is_float(b) && a.size(0) <= kMostRows && b.stride(0) == 1;
+  return is_float_matrix(a) && a.size(0) <= kMostRows;
+}
+bool has_few_float_rows(const at::Tensor& a, const at::Tensor& b) {
+  return has_few_float_rows(a) && is_float_matrix(b) && b.stride(0) == 1;
 }
 
 at::Tensor few_float_rows(const at::Tensor& a, const at::Tensor& b) {
@@ -137,6 +147,24 @@ at::Tensor few_float_rows(const at::Tensor& a, const at::Tensor& b) {
   for_rows(columns, inner, [&](std::int64_t first, std::int64_t last) {
     kernels::row_products(x.const_data_ptr<float>(), x.size(0), b.const_data_ptr<float>() + first * b.stride(1),
                           {last - first, inner, b.stride(1)}, out.mutable_data_ptr<float>() + first, columns);
+  });
+  return out;
+}
+
+/// The same with the rows of a packed matrix, some of which are decoded at a time.
+at::Tensor few_float_rows(const at::Tensor& a, const tensor::PackedMatrix& matrix) {
+  constexpr std::int64_t kRows = 8;
+  const std::int64_t inner = matrix.columns;
+  const auto x = a.contiguous();
+  auto out = at::empty({a.size(0), matrix.rows}, a.options());
+  for_rows(matrix.rows, inner, [&](std::int64_t first, std::int64_t last) {
+    const auto values = std::make_unique_for_overwrite<float[]>(static_cast<std::size_t>(kRows * inner));
+    for (auto row = first; row < last; row += kRows) {
+      const auto count = std::min(kRows, last - row);
+      matrix.codec->decode(matrix, {row, count, 0, inner}, values.get(), inner);
+      kernels::row_products(x.const_data_ptr<float>(), x.size(0), values.get(), {count, inner, inner},
+                            out.mutable_data_ptr<float>() + row, matrix.rows);
+    }
   });
   return out;
 }
@@ -252,6 +280,10 @@ at::Tensor gemm_packed(const at::Tensor& a, const PackedFactor& b, const at::Ten
   const PackedPanels panels(b.matrix, b.transposed ? tensor::PairsOf::kColumns : tensor::PairsOf::kRows);
   if (const auto product = panel_product_of(a, panels, u, v)) return run(*product, a.options());
   if (const auto product = panel_product_of(a, panels)) return plus_product(run(*product, a.options()), u, v);
+  if (b.transposed && has_few_float_rows(a)) {
+    auto out = few_float_rows(a, b.matrix);
+    return u.defined() ? plus_product(out, u, v) : out;
+  }
   const auto dtype = a.scalar_type();
   const auto& matrix = b.matrix;
   const std::int64_t inner = a.size(1), columns = b.transposed ? matrix.rows : matrix.columns;

@@ -33,7 +33,7 @@ std::vector<float> there_and_back(std::uint32_t type, const std::vector<float>& 
   std::vector<std::byte> bytes(static_cast<std::size_t>(block->bytes));
   for (std::size_t at = 0; at < values.size(); at += static_cast<std::size_t>(block->elements)) {
     gguf_encoder(type)(values.data() + at, bytes.data());
-    block->dequantize(bytes.data(), out.data() + at);
+    block->dequantize(bytes.data(), 1, out.data() + at);
   }
   return out;
 }

@@ -161,10 +161,17 @@ TEST(Gguf, ReadsAndMapsPackedBlocksAsTheyAre) {
     ASSERT_TRUE(mapped) << name;
     EXPECT_EQ(std::memcmp(mapped->data, bytes.const_data_ptr(), bytes.nbytes()), 0) << name;
     const auto values = at::empty({info.numel()});
-    for (std::int64_t i = 0; i < info.numel() / block->elements; ++i)
-      block->dequantize(static_cast<const std::byte*>(bytes.const_data_ptr()) + i * block->bytes,
-                        values.mutable_data_ptr<float>() + i * block->elements);
+    const auto* blocks = static_cast<const std::byte*>(bytes.const_data_ptr());
+    block->dequantize(blocks, info.numel() / block->elements, values.mutable_data_ptr<float>());
     EXPECT_TRUE(at::equal(values, read_tensor(*file, name).view(-1))) << name;
+    for (const auto& [begin, count] : {std::pair{std::int64_t{1}, std::int64_t{3}},
+                                       {block->elements - 1, block->elements + 2},
+                                       {block->elements, info.numel() - block->elements - 1}}) {
+      if (begin + count > info.numel()) continue;
+      const auto some = at::empty({count});
+      block->dequantize_elements(blocks, begin, count, some.mutable_data_ptr<float>());
+      EXPECT_TRUE(at::equal(some, values.narrow(0, begin, count))) << name << ", from " << begin;
+    }
     EXPECT_THROW(file->read_bytes(name, info.nbytes(), at::empty({1}, at::kByte)), DataError);
   }
 }

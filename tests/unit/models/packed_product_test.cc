@@ -101,12 +101,13 @@ TEST_P(PackedProducts, HaveTheBitsOfProductsWithTheDequantisedMatrix) {
   }
 }
 
-// Whole panels and parts of one; rows that are no multiple of a block, of 32 and of two; more than one part of the
-// inner dimension, more rows than are multiplied at a time.
+// Few tokens, whose weights are decoded row by row; whole panels and parts of one; rows that are no multiple of a
+// block, of 32 and of two; more than one part of the inner dimension, more rows than are multiplied at a time.
 INSTANTIATE_TEST_SUITE_P(Sizes, PackedProducts,
-                         ::testing::Values(Sizes{32, 64, 64}, Sizes{40, 70, 96}, Sizes{33, 131, 160},
-                                           Sizes{50, 66, 300}, Sizes{50, 48, 77}, Sizes{770, 40, 64},
-                                           Sizes{48, 80, 1184}, Sizes{36, 1190, 96}));
+                         ::testing::Values(Sizes{1, 70, 96}, Sizes{3, 131, 300}, Sizes{8, 80, 1184}, Sizes{5, 40, 77},
+                                           Sizes{2, 48, 20000}, Sizes{32, 64, 64}, Sizes{40, 70, 96},
+                                           Sizes{33, 131, 160}, Sizes{50, 66, 300}, Sizes{50, 48, 77},
+                                           Sizes{770, 40, 64}, Sizes{48, 80, 1184}, Sizes{36, 1190, 96}));
 
 TEST(PackedPanels, GiveTheSameProductOnAnyNumberOfThreads) {
   at::manual_seed(3);
