@@ -101,6 +101,15 @@ TESSERA_PANELS_INLINE __m512i pair_places(const std::uint8_t* even, const std::u
   return _mm512_or_si512(_mm512_and_si512(places, _mm512_set1_epi32(0x000F000F)), _mm512_set1_epi32(0x00100000));
 }
 
+/// 32 elements as they lie.
+TESSERA_PANELS_INLINE void put_run(const std::uint8_t* codes, __m512i table, std::uint16_t* out) {
+  const auto bytes = _mm512_maskz_cvtepu8_epi32(0xFFFF, sixteen_bytes(codes));
+  // Halves of a word: a byte's high half, and the byte. A lookup takes five bits; the table has its 16 twice.
+  const auto places =
+      _mm512_or_si512(_mm512_maskz_srli_epi32(0xFFFF, bytes, 4), _mm512_maskz_slli_epi32(0xFFFF, bytes, 16));
+  _mm512_storeu_si512(out, _mm512_maskz_permutexvar_epi16(0xFFFFFFFF, places, table));
+}
+
 }  // namespace
 
 bool decodes_panels() {
@@ -131,20 +140,26 @@ TESSERA_PANELS void panel_of_rows(const CodeTile& tile, const float* scales, std
 }
 
 TESSERA_PANELS void decoded_run(const CodeRun& run, std::uint16_t* out) {
+  constexpr std::int64_t kRunBytes = kScaleRun / 2, kUsualBlock = 64;
   const __m512 values = _mm512_loadu_ps(run.values);
   const auto* codes = run.codes;
   const auto* scale = run.scales;
-  auto left = run.block - run.skipped;  // of the block
-  for (auto* const end = out + run.numel; out < end; left = run.block, ++scale) {
-    const auto table = table_of(values, *scale, *scale);
-    _mm_prefetch(reinterpret_cast<const char*>(codes + run.numel / 2), _MM_HINT_T0);  // what the next run may read
-    for (auto* const last = out + std::min<std::int64_t>(left, end - out); out < last; out += kScaleRun, codes += 16) {
-      const auto bytes = _mm512_maskz_cvtepu8_epi32(0xFFFF, sixteen_bytes(codes));
-      // Halves of a word: a byte's high half, and the byte. A lookup takes five bits; the table has its 16 twice.
-      const auto places =
-          _mm512_or_si512(_mm512_maskz_srli_epi32(0xFFFF, bytes, 4), _mm512_maskz_slli_epi32(0xFFFF, bytes, 16));
-      _mm512_storeu_si512(out, _mm512_maskz_permutexvar_epi16(0xFFFFFFFF, places, table));
+  auto* const end = out + run.numel;
+  const auto ahead = run.numel / 2;  // where the next run may begin
+  if (run.block == kUsualBlock && run.skipped == 0) {
+    for (; end - out >= kUsualBlock; out += kUsualBlock, codes += 2 * kRunBytes, ++scale) {
+      const auto table = table_of(values, *scale, *scale);
+      _mm_prefetch(reinterpret_cast<const char*>(codes + ahead), _MM_HINT_T0);
+      put_run(codes, table, out);
+      put_run(codes + kRunBytes, table, out + kScaleRun);
     }
+  }
+  for (auto left = run.block - run.skipped; out < end; left = run.block, ++scale) {
+    const auto table = table_of(values, *scale, *scale);
+    _mm_prefetch(reinterpret_cast<const char*>(codes + ahead), _MM_HINT_T0);
+    for (auto* const last = out + std::min<std::int64_t>(left, end - out); out < last;
+         out += kScaleRun, codes += kRunBytes)
+      put_run(codes, table, out);
   }
 }
 

@@ -69,15 +69,15 @@ TESSERA_BF16_DOT_INLINE void add_pairs(__m512 (&sums)[Rows], const Bfloat16Matri
   }
 }
 
-/// sums += x w^T; w: the rows of 16 columns. With Fetch the next 16 are fetched meanwhile; into the second cache, where
-/// they would share a place in the first one.
-template <int Rows, bool Fetch = true>
+/// sums += x w^T; w: the rows of 16 columns. The next 16 are fetched meanwhile; into the second cache, where they would
+/// share a place in the first one.
+template <int Rows>
 TESSERA_BF16_DOT_INLINE void add_products(__m512 (&sums)[Rows], Bfloat16Matrix x, const std::uint16_t* w,
                                           std::int64_t stride, std::int64_t pairs) {
   const bool shares_places = stride % 1024 == 0;
   for (; pairs >= kLinePairs; pairs -= kLinePairs, x.at += kBfloat16s, w += kBfloat16s) {
 #pragma GCC unroll 16
-    for (int i = 0; Fetch && i < kFloats; ++i) {
+    for (int i = 0; i < kFloats; ++i) {
       const auto* next = reinterpret_cast<const char*>(w + (kFloats + i) * stride);
       if (shares_places) {
         _mm_prefetch(next, _MM_HINT_T1);
@@ -95,52 +95,111 @@ TESSERA_BF16_DOT_INLINE void add_products(__m512 (&sums)[Rows], Bfloat16Matrix x
 
 /// 16 columns from `column` on; of them those in the mask are written.
 template <int Rows>
-TESSERA_BF16_DOT_INLINE void multiply_columns(const Bf16Gemm& p, const Bf16GemmOutput& out, std::uint16_t* scratch,
-                                              std::int64_t column, __mmask16 mask) {
+TESSERA_BF16_DOT_INLINE void multiply_columns(const Bf16Gemm& p, const Bf16GemmOutput& out, std::int64_t column,
+                                              __mmask16 mask) {
   __m512 sums[Rows];
 #pragma GCC unroll 8
   for (auto& sum : sums) sum = _mm512_setzero_ps();
-  if (p.factor != nullptr) {
-    p.factor->copy_columns(p.first_column + column, kFloats, scratch);
-    add_products<Rows, false>(sums, p.a, scratch, p.inner, p.inner / 2);
-  } else {
-    add_products(sums, p.a, p.b.at + column * p.b.column, p.b.column, p.inner / 2);
-  }
+  add_products(sums, p.a, p.b.at + column * p.b.column, p.b.column, p.inner / 2);
   if (p.rank > 0) add_products(sums, p.u, p.v.at + column * p.v.column, p.v.column, p.rank / 2);
 #pragma GCC unroll 8
   for (int r = 0; r < Rows; ++r) put(out, r * out.stride + column, mask, sums[r]);
 }
 
 template <int Rows>
-TESSERA_BF16_DOT void multiply(const Bf16Gemm& p, const Bf16GemmOutput& out, std::uint16_t* scratch) {
+TESSERA_BF16_DOT void multiply(const Bf16Gemm& p, const Bf16GemmOutput& out) {
   std::int64_t c = 0;
-  for (; c + kFloats <= p.columns; c += kFloats) multiply_columns<Rows>(p, out, scratch, c, kAll);
+  for (; c + kFloats <= p.columns; c += kFloats) multiply_columns<Rows>(p, out, c, kAll);
   const auto last = p.columns - kFloats;  // columns before c have been written
-  if (c < p.columns) multiply_columns<Rows>(p, out, scratch, last, static_cast<__mmask16>(kAll << (c - last)));
+  if (c < p.columns) multiply_columns<Rows>(p, out, last, static_cast<__mmask16>(kAll << (c - last)));
 }
 
-using Multiply = void (*)(const Bf16Gemm&, const Bf16GemmOutput&, std::uint16_t*);
+using Multiply = void (*)(const Bf16Gemm&, const Bf16GemmOutput&);
 template <int... RowsBefore>
 constexpr std::array<Multiply, sizeof...(RowsBefore)> by_rows(std::integer_sequence<int, RowsBefore...>) {
   return {&multiply<RowsBefore + 1>...};
 }
 
+bool lie_in_rows(const Bfloat16Matrix& few, const Bfloat16Matrix& second) {
+  return few.column == 1 && second.row == 1;
+}
+
+/// 32 elements, or zeros beyond the `left` of them.
+TESSERA_BF16_DOT_INLINE __m512bh elements(const std::uint16_t* x, std::int64_t left) {
+  if (left >= kBfloat16s) return as_bf16(_mm512_loadu_si512(x));
+  return as_bf16(_mm512_maskz_loadu_epi16(static_cast<__mmask32>((std::uint32_t{1} << left) - 1), x));
+}
+
+/// Of all 16; without _mm512_reduce_add_ps(), of whose definition g++ 12 warns.
+TESSERA_BF16_DOT_INLINE float sum_of_lanes(__m512 v) {
+  const auto eight = __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7) +
+                     __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15);
+  const auto four =
+      __builtin_shufflevector(eight, eight, 0, 1, 2, 3) + __builtin_shufflevector(eight, eight, 4, 5, 6, 7);
+  return (four[0] + four[2]) + (four[1] + four[3]);
+}
+
+/// One row of w. The sums of some elements do not wait for those of the next.
+template <int Few>
+TESSERA_BF16_DOT void cached_row(const std::uint16_t* x, std::int64_t x_stride, const std::uint16_t* w,
+                                 std::int64_t dim, float* y, std::int64_t y_stride, bool add) {
+  constexpr int kChains = Few >= 4 ? 1 : Few >= 2 ? 2 : 4;
+  __m512 sums[kChains][Few];
+#pragma GCC unroll 4
+  for (auto& chain : sums)
+#pragma GCC unroll 8
+    for (auto& sum : chain) sum = _mm512_setzero_ps();
+  std::int64_t i = 0;
+  for (; i + kChains * kBfloat16s <= dim; i += kChains * kBfloat16s) {
+#pragma GCC unroll 4
+    for (int c = 0; c < kChains; ++c) {
+      const auto part = as_bf16(_mm512_loadu_si512(w + i + c * kBfloat16s));
+#pragma GCC unroll 8
+      for (int f = 0; f < Few; ++f)
+        sums[c][f] =
+            _mm512_dpbf16_ps(sums[c][f], part, as_bf16(_mm512_loadu_si512(x + f * x_stride + i + c * kBfloat16s)));
+    }
+  }
+  for (; i < dim; i += kBfloat16s) {
+    const auto part = elements(w + i, dim - i);
+#pragma GCC unroll 8
+    for (int f = 0; f < Few; ++f)
+      sums[0][f] = _mm512_dpbf16_ps(sums[0][f], part, elements(x + f * x_stride + i, dim - i));
+  }
+#pragma GCC unroll 8
+  for (int f = 0; f < Few; ++f) {
+    __m512 sum = sums[0][f];
+#pragma GCC unroll 4
+    for (int c = 1; c < kChains; ++c) sum = _mm512_add_ps(sum, sums[c][f]);
+    const float all = sum_of_lanes(sum);
+    y[f * y_stride] = add ? y[f * y_stride] + all : all;
+  }
+}
+
+using CachedRow = void (*)(const std::uint16_t*, std::int64_t, const std::uint16_t*, std::int64_t, float*, std::int64_t,
+                           bool);
+template <int... RowsBefore>
+constexpr std::array<CachedRow, sizeof...(RowsBefore)> cached_by_rows(std::integer_sequence<int, RowsBefore...>) {
+  return {&cached_row<RowsBefore + 1>...};
+}
+
 }  // namespace
 
+void cached_row_products(const std::uint16_t* x, std::int64_t x_stride, std::int64_t few, const std::uint16_t* w,
+                         const MatrixRows& rows, float* y, std::int64_t y_stride, bool add) {
+  constexpr auto kByRows = cached_by_rows(std::make_integer_sequence<int, kMostRows>());
+  const auto one = kByRows[static_cast<std::size_t>(few - 1)];
+  for (std::int64_t r = 0; r < rows.count; ++r) one(x, x_stride, w + r * rows.stride, rows.dim, y + r, y_stride, add);
+}
+
 bool has_few_rows(const Bf16Gemm& p) {
-  const bool fits = p.rows <= kMostRows && p.columns >= kFloats && p.inner % 2 == 0 && p.a.column == 1;
-  const bool has_columns = p.factor != nullptr ? p.factor->has_columns() : p.b.row == 1;
-  const bool has_addend = p.rank == 0 || (p.u.column == 1 && p.v.row == 1);
-  return fits && has_columns && has_addend && has_bf16_gemm() && can_turn(p);
+  const bool fits = p.rows <= kMostRows && p.columns >= kFloats && p.inner % 2 == 0 && p.factor == nullptr;
+  return fits && lie_in_rows(p.a, p.b) && (p.rank == 0 || lie_in_rows(p.u, p.v)) && has_bf16_gemm() && can_turn(p);
 }
 
-std::int64_t few_rows_scratch_numel(const Bf16Gemm& p) {
-  return p.factor != nullptr ? kFloats * p.inner : 0;
-}
-
-void few_rows_gemm(const Bf16Gemm& p, const Bf16GemmOutput& out, std::uint16_t* scratch) {
+void few_rows_gemm(const Bf16Gemm& p, const Bf16GemmOutput& out) {
   constexpr auto kByRows = by_rows(std::make_integer_sequence<int, kMostRows>());
-  kByRows[static_cast<std::size_t>(p.rows - 1)](p, out, scratch);
+  kByRows[static_cast<std::size_t>(p.rows - 1)](p, out);
 }
 
 }  // namespace tessera::nn::kernels
@@ -152,10 +211,11 @@ namespace tessera::nn::kernels {
 bool has_few_rows(const Bf16Gemm&) {
   return false;
 }
-std::int64_t few_rows_scratch_numel(const Bf16Gemm&) {
-  return 0;
+void few_rows_gemm(const Bf16Gemm&, const Bf16GemmOutput&) {
+  TESSERA_CHECK(false, "this processor has no bfloat16 dot products");
 }
-void few_rows_gemm(const Bf16Gemm&, const Bf16GemmOutput&, std::uint16_t*) {
+void cached_row_products(const std::uint16_t*, std::int64_t, std::int64_t, const std::uint16_t*, const MatrixRows&,
+                         float*, std::int64_t, bool) {
   TESSERA_CHECK(false, "this processor has no bfloat16 dot products");
 }
 

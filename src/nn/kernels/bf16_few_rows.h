@@ -3,17 +3,20 @@
 // read once, as it stands: pairs of 16 of its rows are turned in registers and multiplied by VDPBF16PS, faster than
 // memory gives them. The sums are added in the order of bf16_gemm.h, so the results have the same bits.
 #include "nn/kernels/bf16_gemm.h"
+#include "nn/kernels/row_products.h"
 
 namespace tessera::nn::kernels {
 
-/// Whether few_rows_gemm() takes this product: at most 8 rows, second factors that are transposes of rows or have
-/// columns to copy, at least 16 columns. Not where AMX's tiles multiply.
+/// Whether few_rows_gemm() takes this product: at most 8 rows, second factors that are transposes of rows, at least 16
+/// columns. Not where AMX's tiles multiply.
 bool has_few_rows(const Bf16Gemm& product);
 
-/// Elements of bfloat16 that few_rows_gemm() writes on its way: 16 columns of a factor that is no matrix in memory.
-std::int64_t few_rows_scratch_numel(const Bf16Gemm& product);
-
 /// On one thread. out: not turned.
-void few_rows_gemm(const Bf16Gemm& product, const Bf16GemmOutput& out, std::uint16_t* scratch);
+void few_rows_gemm(const Bf16Gemm& product, const Bf16GemmOutput& out);
+
+/// y = x w^T, or y += x w^T; x: [few, w.dim], at most 8 rows, x_stride elements apart; y: [few, w.count], rows y_stride
+/// apart. For rows of w that lie in a cache. Where has_bf16_dot().
+void cached_row_products(const std::uint16_t* x, std::int64_t x_stride, std::int64_t few, const std::uint16_t* w,
+                         const MatrixRows& rows, float* y, std::int64_t y_stride, bool add);
 
 }  // namespace tessera::nn::kernels

@@ -36,10 +36,6 @@ class PanelFactor {
   virtual void pack(const PanelPart& part, std::uint32_t* out) const = 0;
   /// What pack() will read.
   virtual MemoryRows memory(const PanelPart& part) const = 0;
-  /// Whether it can copy whole columns, too: their elements lie beside each other.
-  virtual bool has_columns() const { return false; }
-  /// Columns [first, first + count), each as a row of all its elements. Called by several threads.
-  virtual void copy_columns(std::int64_t /*first*/, std::int64_t /*count*/, std::uint16_t* /*out*/) const {}
 };
 
 /// a [rows, inner] b [inner, columns] + u [rows, rank] v [rank, columns]; no second product where rank is 0. Where the

@@ -8,7 +8,6 @@
 #include <ATen/ops/mm.h>
 
 #include <algorithm>
-#include <memory>
 #include <optional>
 
 #include "nn/kernels/bf16_dot.h"
@@ -19,6 +18,7 @@
 #include "nn/kernels/row_products.h"
 #include "nn/ops/onednn_matmul.h"
 #include "nn/ops/packed_panels.h"
+#include "nn/ops/packed_rows.h"
 #include "nn/ops/rows.h"
 #include "nn/ops/tiled_gemm.h"
 #include "tessera/base/error.h"
@@ -111,11 +111,7 @@ void run(const kernels::Bf16Gemm& given, const at::Tensor& out, double alpha, bo
     }
     auto* to = static_cast<std::uint16_t*>(out.mutable_data_ptr()) + first * (by_columns ? column : row);
     const kernels::Bf16GemmOutput results{to, out.stride(0), add, static_cast<float>(alpha), other.has_value()};
-    if (!other && kernels::has_few_rows(part)) {
-      const auto scratch = std::make_unique_for_overwrite<std::uint16_t[]>(
-          static_cast<std::size_t>(kernels::few_rows_scratch_numel(part)));
-      return kernels::few_rows_gemm(part, results, scratch.get());
-    }
+    if (!other && kernels::has_few_rows(part)) return kernels::few_rows_gemm(part, results);
     const auto scratch = at::empty({static_cast<std::int64_t>(kernels::bf16_gemm_scratch_bytes(part))}, at::kByte);
     kernels::bf16_gemm(part, results, scratch.mutable_data_ptr());
   });
@@ -127,17 +123,13 @@ at::Tensor run(const kernels::Bf16Gemm& product, const at::TensorOptions& option
   return out;
 }
 
-bool is_float_matrix(const at::Tensor& t) {
-  return t.is_cpu() && t.scalar_type() == at::kFloat && t.dim() == 2 && t.numel() > 0;
-}
-
-/// To be multiplied by the rows of a weight, which a library would read several times.
-bool has_few_float_rows(const at::Tensor& a) {
-  constexpr std::int64_t kMostRows = 8;
-  return is_float_matrix(a) && a.size(0) <= kMostRows;
-}
+/// A few rows by those of a weight, which a library would read several times.
 bool has_few_float_rows(const at::Tensor& a, const at::Tensor& b) {
-  return has_few_float_rows(a) && is_float_matrix(b) && b.stride(0) == 1;
+  constexpr std::int64_t kMostRows = 8;
+  const auto is_float = [](const at::Tensor& t) {
+    return t.is_cpu() && t.scalar_type() == at::kFloat && t.dim() == 2 && t.numel() > 0;
+  };
+  return is_float(a) && is_float(b) && a.size(0) <= kMostRows && b.stride(0) == 1;
 }
 
 at::Tensor few_float_rows(const at::Tensor& a, const at::Tensor& b) {
@@ -147,24 +139,6 @@ at::Tensor few_float_rows(const at::Tensor& a, const at::Tensor& b) {
   for_rows(columns, inner, [&](std::int64_t first, std::int64_t last) {
     kernels::row_products(x.const_data_ptr<float>(), x.size(0), b.const_data_ptr<float>() + first * b.stride(1),
                           {last - first, inner, b.stride(1)}, out.mutable_data_ptr<float>() + first, columns);
-  });
-  return out;
-}
-
-/// The same with the rows of a packed matrix, some of which are decoded at a time.
-at::Tensor few_float_rows(const at::Tensor& a, const tensor::PackedMatrix& matrix) {
-  constexpr std::int64_t kRows = 8;
-  const std::int64_t inner = matrix.columns;
-  const auto x = a.contiguous();
-  auto out = at::empty({a.size(0), matrix.rows}, a.options());
-  for_rows(matrix.rows, inner, [&](std::int64_t first, std::int64_t last) {
-    const auto values = std::make_unique_for_overwrite<float[]>(static_cast<std::size_t>(kRows * inner));
-    for (auto row = first; row < last; row += kRows) {
-      const auto count = std::min(kRows, last - row);
-      matrix.codec->decode(matrix, {row, count, 0, inner}, values.get(), inner);
-      kernels::row_products(x.const_data_ptr<float>(), x.size(0), values.get(), {count, inner, inner},
-                            out.mutable_data_ptr<float>() + row, matrix.rows);
-    }
   });
   return out;
 }
@@ -277,13 +251,14 @@ at::Tensor gemm_sum(const at::Tensor& a, const at::Tensor& b, const at::Tensor& 
 }
 
 at::Tensor gemm_packed(const at::Tensor& a, const PackedFactor& b, const at::Tensor& u, const at::Tensor& v) {
+  if (b.transposed && has_few_packed_rows(a)) {
+    if (has_rows_to_add(a, u, v)) return packed_rows_product(a, b.matrix, u, v);
+    auto out = packed_rows_product(a, b.matrix);
+    return u.defined() ? plus_product(std::move(out), u, v) : out;
+  }
   const PackedPanels panels(b.matrix, b.transposed ? tensor::PairsOf::kColumns : tensor::PairsOf::kRows);
   if (const auto product = panel_product_of(a, panels, u, v)) return run(*product, a.options());
   if (const auto product = panel_product_of(a, panels)) return plus_product(run(*product, a.options()), u, v);
-  if (b.transposed && has_few_float_rows(a)) {
-    auto out = few_float_rows(a, b.matrix);
-    return u.defined() ? plus_product(out, u, v) : out;
-  }
   const auto dtype = a.scalar_type();
   const auto& matrix = b.matrix;
   const std::int64_t inner = a.size(1), columns = b.transposed ? matrix.rows : matrix.columns;

@@ -4,8 +4,6 @@
 #include <array>
 
 #include "nn/kernels/bf16_dot.h"
-#include "nn/kernels/row_kernels.h"
-#include "tessera/base/error.h"
 
 namespace tessera::nn {
 namespace {
@@ -78,24 +76,6 @@ void PackedPanels::pack(const kernels::PanelPart& part, std::uint32_t* out) cons
     pack_pairs_of_columns(matrix_, tile, out);
   else
     pack_pairs_of_rows(matrix_, tile, out);
-}
-
-void PackedPanels::copy_columns(std::int64_t first, std::int64_t count, std::uint16_t* out) const {
-  TESSERA_CHECK(has_columns(), "columns of a factor that is kept by rows");
-  if (codec_ != nullptr && codec_->decode_rows(matrix_, {first, count, 0, matrix_.columns}, out, matrix_.columns))
-    return;
-  constexpr std::int64_t kPart = 2048;  // elements at a time, in the first cache
-  alignas(64) std::array<float, kPart> values;
-  for (auto row = first; row < first + count; ++row) {
-    for (std::int64_t begin = 0; begin < matrix_.columns; begin += kPart) {
-      const auto numel = std::min(kPart, matrix_.columns - begin);
-      matrix_.codec->decode(matrix_, {row, 1, begin, numel}, values.data(), numel);
-      const auto vectors = numel / kVector * kVector;  // narrow_row() writes whole ones
-      kernels::narrow_row(values.data(), out, vectors);
-      kernels::narrow(values.data() + vectors, out + vectors, numel - vectors);
-      out += numel;
-    }
-  }
 }
 
 }  // namespace tessera::nn

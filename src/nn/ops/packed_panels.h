@@ -21,8 +21,6 @@ class PackedPanels final : public kernels::PanelFactor {
   kernels::MemoryRows memory(const kernels::PanelPart& part) const override {
     return memory_of(matrix_, tile_of(part));
   }
-  bool has_columns() const override { return transposed(); }
-  void copy_columns(std::int64_t first, std::int64_t count, std::uint16_t* out) const override;
 
  private:
   bool transposed() const { return pairs_ == tensor::PairsOf::kColumns; }

@@ -101,25 +101,61 @@ TEST_P(PackedProducts, HaveTheBitsOfProductsWithTheDequantisedMatrix) {
   }
 }
 
-// Few tokens, whose weights are decoded row by row; whole panels and parts of one; rows that are no multiple of a
+// Whole panels and parts of one; rows that are no multiple of a
 // block, of 32 and of two; more than one part of the inner dimension, more rows than are multiplied at a time.
 INSTANTIATE_TEST_SUITE_P(Sizes, PackedProducts,
-                         ::testing::Values(Sizes{1, 70, 96}, Sizes{3, 131, 300}, Sizes{8, 80, 1184}, Sizes{5, 40, 77},
-                                           Sizes{2, 48, 20000}, Sizes{32, 64, 64}, Sizes{40, 70, 96},
-                                           Sizes{33, 131, 160}, Sizes{50, 66, 300}, Sizes{50, 48, 77},
-                                           Sizes{770, 40, 64}, Sizes{48, 80, 1184}, Sizes{36, 1190, 96}));
+                         ::testing::Values(Sizes{32, 64, 64}, Sizes{40, 70, 96}, Sizes{33, 131, 160},
+                                           Sizes{50, 66, 300}, Sizes{50, 48, 77}, Sizes{770, 40, 64},
+                                           Sizes{48, 80, 1184}, Sizes{36, 1190, 96}));
+
+class PackedRows : public ::testing::TestWithParam<Sizes> {};
+
+TEST_P(PackedRows, MultiplyTheDequantisedValuesAndRoundOnce) {
+  if (!nn::kernels::has_bf16_dot()) GTEST_SKIP() << "this processor has no pairs of bfloat16";
+  at::manual_seed(6);
+  const auto [tokens, out, in] = GetParam();
+  const auto wide = at::randn({tokens, 2 * in}).to(at::kBFloat16);
+  for (const auto& settings : all_settings()) {
+    const auto matrix = packed_normal(settings, out, in);
+    const Weight packed(matrix);
+    const auto values = packed.dequantise(at::kBFloat16).to(at::kDouble);
+    for (const auto& x : {at::randn({tokens, in}).to(at::kBFloat16), wide.narrow(1, in, in),
+                          wide.t().contiguous().t().narrow(1, 0, in)}) {
+      SCOPED_TRACE(matrix->codec->name());
+      const auto u = at::randn({tokens, 6}).to(at::kBFloat16), v = at::randn({out, 6}).to(at::kBFloat16).t();
+      const auto exact = x.to(at::kDouble).mm(values.t()), sum = exact + u.to(at::kDouble).mm(v.to(at::kDouble));
+      // Half of bfloat16's last place, and float32's sums.
+      const auto expect_rounded = [&](const at::Tensor& got, const at::Tensor& expected) {
+        EXPECT_TRUE(at::allclose(got.to(at::kDouble), expected, 0x1p-8 * 1.001, 2e-4));
+      };
+      expect_rounded(packed.product(x), exact);
+      expect_rounded(packed.product(x, u, v), sum);
+      EXPECT_TRUE(
+          at::equal(packed.product(x.to(at::kFloat)), Weight(packed.dequantise(at::kFloat)).product(x.to(at::kFloat))));
+      const auto wide_u = u.to(at::kFloat), wide_v = v.to(at::kFloat);
+      EXPECT_TRUE(at::allclose(packed.product(x, wide_u, wide_v).to(at::kDouble), sum, 0x1p-6, 0.05));
+    }
+  }
+}
+
+// One row of tokens and as many as there may be; rows that are no multiple of a block, of 32 and of two; more than are
+// decoded at a time.
+INSTANTIATE_TEST_SUITE_P(Sizes, PackedRows,
+                         ::testing::Values(Sizes{1, 70, 96}, Sizes{2, 33, 640}, Sizes{3, 131, 300}, Sizes{4, 17, 64},
+                                           Sizes{8, 80, 1184}, Sizes{5, 40, 77}, Sizes{2, 24, 20000}));
 
 TEST(PackedPanels, GiveTheSameProductOnAnyNumberOfThreads) {
   at::manual_seed(3);
   const Weight weight(packed_normal({.nested = true}, 330, 416));
   const auto x = at::randn({64, 416}).to(at::kBFloat16), g = at::randn({64, 330}).to(at::kBFloat16);
-  const auto y = weight.product(x), gx = weight.transposed_product(g);
+  const auto y = weight.product(x), gx = weight.transposed_product(g), few = weight.product(x.narrow(0, 0, 3));
   const int threads = at::get_num_threads();
   at::set_num_threads(3);
-  const auto y3 = weight.product(x), gx3 = weight.transposed_product(g);
+  const auto y3 = weight.product(x), gx3 = weight.transposed_product(g), few3 = weight.product(x.narrow(0, 0, 3));
   at::set_num_threads(threads);
   EXPECT_TRUE(at::equal(y, y3));
   EXPECT_TRUE(at::equal(gx, gx3));
+  EXPECT_TRUE(at::equal(few, few3));
 }
 
 TEST(PackedPanels, AdaptersOverFourBitsHaveTheBitsOfThoseOverTheDequantisedMatrix) {

@@ -1,0 +1,111 @@
+#include "nn/ops/packed_rows.h"
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <array>
+
+#include "nn/kernels/bf16_dot.h"
+#include "nn/kernels/bf16_few_rows.h"
+#include "nn/kernels/row_kernels.h"
+#include "nn/kernels/row_products.h"
+#include "nn/ops/rows.h"
+#include "tensor/panel_codec.h"
+
+namespace tessera::nn {
+namespace {
+
+constexpr std::int64_t kCachedBytes = 32 << 10;  // of decoded rows
+constexpr std::int64_t kMostTogether = 16;       // rows of the matrix
+
+const std::uint16_t* bits_of(const at::Tensor& t) {
+  return static_cast<const std::uint16_t*>(t.const_data_ptr());
+}
+
+/// Rows [first, first + count) as bfloat16, one after the other.
+void decode_bfloat16(const tensor::PackedMatrix& matrix, std::int64_t first, std::int64_t count, std::uint16_t* out) {
+  const auto* codec = dynamic_cast<const tensor::PanelCodec*>(matrix.codec.get());
+  if (codec && codec->decode_rows(matrix, {first, count, 0, matrix.columns}, out, matrix.columns)) return;
+  constexpr std::int64_t kPart = 2048, kVector = 16;
+  alignas(64) std::array<float, kPart> values;
+  for (auto row = first; row < first + count; ++row) {
+    for (std::int64_t begin = 0; begin < matrix.columns; begin += kPart) {
+      const auto numel = std::min(kPart, matrix.columns - begin);
+      const auto vectors = numel / kVector * kVector;  // narrow_row() writes whole ones
+      matrix.codec->decode(matrix, {row, 1, begin, numel}, values.data(), numel);
+      kernels::narrow_row(values.data(), out, vectors);
+      kernels::narrow(values.data() + vectors, out + vectors, numel - vectors);
+      out += numel;
+    }
+  }
+}
+
+/// Calls body(first, count, values) with decoded rows: T values [count, columns].
+template <class T, class Body>
+void for_decoded_rows(const tensor::PackedMatrix& matrix, const Body& body) {
+  const std::int64_t columns = matrix.columns, row_bytes = std::max<std::int64_t>(1, columns) * std::int64_t{sizeof(T)};
+  const auto together = std::clamp<std::int64_t>(kCachedBytes / row_bytes, 1, kMostTogether);
+  for_rows(matrix.rows, columns, [&](std::int64_t begin, std::int64_t end) {
+    const auto scratch = at::empty({together * row_bytes}, at::kByte);  // whole vectors lie in cache lines
+    auto* values = static_cast<T*>(scratch.mutable_data_ptr());
+    for (auto first = begin; first < end; first += together) {
+      const auto count = std::min(together, end - first);
+      if constexpr (std::is_same_v<T, float>) {
+        matrix.codec->decode(matrix, {first, count, 0, columns}, values, columns);
+      } else {
+        decode_bfloat16(matrix, first, count, values);
+      }
+      body(first, count, values);
+    }
+  });
+}
+
+void float_product(const at::Tensor& x, const tensor::PackedMatrix& matrix, const at::Tensor& out) {
+  for_decoded_rows<float>(matrix, [&](std::int64_t first, std::int64_t count, const float* values) {
+    kernels::row_products(x.const_data_ptr<float>(), x.size(0), values, {count, matrix.columns, matrix.columns},
+                          out.mutable_data_ptr<float>() + first, matrix.rows);
+  });
+}
+
+void bfloat16_product(const at::Tensor& x, const tensor::PackedMatrix& matrix, const at::Tensor& u, const at::Tensor& v,
+                      const at::Tensor& out) {
+  const auto few = x.size(0);
+  for_decoded_rows<std::uint16_t>(matrix, [&](std::int64_t first, std::int64_t count, const std::uint16_t* values) {
+    std::array<float, kMostFewRows * kMostTogether> sums;
+    kernels::cached_row_products(bits_of(x), x.stride(0), few, values, {count, matrix.columns, matrix.columns},
+                                 sums.data(), kMostTogether, false);
+    if (u.defined())
+      kernels::cached_row_products(bits_of(u), u.stride(0), few, bits_of(v) + first * v.stride(1),
+                                   {count, v.size(0), v.stride(1)}, sums.data(), kMostTogether, true);
+    auto* to = static_cast<std::uint16_t*>(out.mutable_data_ptr()) + first;
+    for (std::int64_t f = 0; f < few; ++f)
+      kernels::narrow(sums.data() + f * kMostTogether, to + f * matrix.rows, count);
+  });
+}
+
+}  // namespace
+
+bool has_few_packed_rows(const at::Tensor& x) {
+  const bool takes_dtype =
+      x.scalar_type() == at::kFloat || (x.scalar_type() == at::kBFloat16 && kernels::has_bf16_dot());
+  return x.is_cpu() && x.dim() == 2 && x.size(0) > 0 && x.size(0) <= kMostFewRows && takes_dtype;
+}
+
+bool has_rows_to_add(const at::Tensor& x, const at::Tensor& u, const at::Tensor& v) {
+  const auto is_bfloat16 = [](const at::Tensor& t) { return t.is_cpu() && t.scalar_type() == at::kBFloat16; };
+  return is_bfloat16(x) && u.defined() && is_bfloat16(u) && is_bfloat16(v) && u.stride(1) == 1 && v.stride(0) == 1;
+}
+
+at::Tensor packed_rows_product(const at::Tensor& x, const tensor::PackedMatrix& matrix, const at::Tensor& u,
+                               const at::Tensor& v) {
+  auto out = at::empty({x.size(0), matrix.rows}, x.options());
+  const auto rows = x.stride(1) == 1 ? x : x.contiguous();
+  if (x.scalar_type() == at::kFloat) {
+    float_product(rows.contiguous(), matrix, out);
+  } else {
+    bfloat16_product(rows, matrix, u, v, out);
+  }
+  return out;
+}
+
+}  // namespace tessera::nn
