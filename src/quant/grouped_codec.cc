@@ -32,6 +32,7 @@ class GroupedCodec final : public tensor::Codec, public tensor::DeviceCodec {
     return is_gptq() && !s_.zeros_less_one ? text + ", zero points as they are" : text;
   }
   std::int64_t block_numel() const override { return per_word_; }
+  std::int64_t rows_together() const override { return 16; }
 
   std::vector<tensor::PackedField> fields(std::int64_t rows, std::int64_t columns) const override {
     std::vector<std::int64_t> codes{columns / per_word_, rows};

@@ -51,6 +51,8 @@ class Codec {
   /// The values of a part of the matrix; out: its first row, `stride` elements before the next. May be called by
   /// several threads at a time.
   virtual void decode(const PackedMatrix& matrix, const MatrixTile& tile, float* out, std::int64_t stride) const = 0;
+  /// Rows, at most 16, that decode() reads best together: more than one where neighbours in memory are of several rows.
+  virtual std::int64_t rows_together() const { return 1; }
   /// Whether inference rounds x, too.
   virtual bool rounds_inputs() const { return false; }
   /// x W^T [N, rows] as inference has it, of a codec that rounds x [N, columns], too; undefined: it is the product with

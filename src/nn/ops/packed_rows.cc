@@ -26,16 +26,22 @@ const std::uint16_t* bits_of(const at::Tensor& t) {
 void decode_bfloat16(const tensor::PackedMatrix& matrix, std::int64_t first, std::int64_t count, std::uint16_t* out) {
   const auto* codec = dynamic_cast<const tensor::PanelCodec*>(matrix.codec.get());
   if (codec && codec->decode_rows(matrix, {first, count, 0, matrix.columns}, out, matrix.columns)) return;
-  constexpr std::int64_t kPart = 2048, kVector = 16;
-  alignas(64) std::array<float, kPart> values;
-  for (auto row = first; row < first + count; ++row) {
-    for (std::int64_t begin = 0; begin < matrix.columns; begin += kPart) {
-      const auto numel = std::min(kPart, matrix.columns - begin);
-      const auto vectors = numel / kVector * kVector;  // narrow_row() writes whole ones
-      matrix.codec->decode(matrix, {row, 1, begin, numel}, values.data(), numel);
-      kernels::narrow_row(values.data(), out, vectors);
-      kernels::narrow(values.data() + vectors, out + vectors, numel - vectors);
-      out += numel;
+  constexpr std::int64_t kPart = 256, kVector = 16;  // of columns: a large block
+  alignas(64) std::array<float, kMostTogether * kPart> values;
+  const auto together = std::min(count, matrix.codec->rows_together());
+  const auto most = kMostTogether / together * kPart;
+  for (std::int64_t done = 0; done < count; done += together) {
+    const auto rows = std::min(together, count - done);
+    for (std::int64_t begin = 0; begin < matrix.columns; begin += most) {
+      const auto columns = std::min(most, matrix.columns - begin);
+      const auto vectors = columns / kVector * kVector;  // narrow_row() writes whole ones
+      matrix.codec->decode(matrix, {first + done, rows, begin, columns}, values.data(), most);
+      for (std::int64_t r = 0; r < rows; ++r) {
+        const auto* row = values.data() + r * most;
+        auto* to = out + (done + r) * matrix.columns + begin;
+        kernels::narrow_row(row, to, vectors);
+        kernels::narrow(row + vectors, to + vectors, columns - vectors);
+      }
     }
   }
 }
