@@ -23,8 +23,12 @@
 #include "tasks/export.h"
 #include "tasks/generate.h"
 #include "tasks/merge.h"
+#include "tasks/opened_model.h"
 #include "tasks/quantize.h"
 #include "tessera/base/error.h"
+#include "tessera/comm/communicator.h"
+#include "tessera/nn/linear.h"
+#include "tessera/nn/packed_weight.h"
 #include "text/tokenizer.h"
 
 namespace tessera::tasks {
@@ -325,6 +329,29 @@ TEST_F(GgufExports, WeightsThatArePackedBecomeTheirValues) {
         EXPECT_TRUE(at::equal(io::read_tensor(*written, info.name).to(expected.scalar_type()), expected))
             << family << " " << type << " " << info.name;
       }
+    }
+  }
+}
+
+TEST_F(GgufExports, WhereNothingTrainsTheFileStaysPackedAndAnswersAsItsValuesDo) {
+  for (const char* family : {"llama", "gpt2", "falcon", "gemma2", "t5", "mixtral"}) {
+    const std::string model = make(family);
+    for (const std::string form : {"q8_0", "q4_k_m"}) {
+      SCOPED_TRACE(family + (" " + form));
+      const std::string file = exported(model, form), dense = in("dense");
+      std::ostringstream out, err;
+      ASSERT_EQ(export_checkpoint({file, dense, "--dtype", "float32", "--overwrite_output_dir"}, out, err), 0);
+      EXPECT_EQ(answered(file), answered(dense));
+      GenerateOptions options;
+      options.model = file;
+      const auto opened = open_model(options, comm::make_solo());
+      std::int64_t packed = 0, linear = 0;
+      for (const auto& module : opened.loaded.model->modules()) {
+        packed += dynamic_cast<const nn::PackedWeight*>(module.get()) != nullptr;
+        linear += dynamic_cast<const nn::Linear*>(module.get()) != nullptr;
+      }
+      EXPECT_GE(packed, 8);
+      EXPECT_LE(linear - packed, 3) << "heads and gates may be dense";
     }
   }
 }
