@@ -116,7 +116,10 @@ TESSERA_BF16_DOT void pack_vnni_transposed(const std::uint16_t* x, std::int64_t 
 }
 
 TESSERA_BF16_DOT void narrow_row(const float* x, std::uint16_t* y, std::int64_t n) {
-  for (std::int64_t i = 0; i < n; i += kFloats)
+  std::int64_t i = 0;
+  for (; i + kBfloat16s <= n; i += kBfloat16s)
+    _mm512_storeu_si512(y + i, (__m512i)_mm512_cvtne2ps_pbh(_mm512_loadu_ps(x + i + kFloats), _mm512_loadu_ps(x + i)));
+  for (; i < n; i += kFloats)
     _mm256_storeu_si256(reinterpret_cast<__m256i_u*>(y + i), (__m256i)_mm512_cvtneps_pbh(_mm512_loadu_ps(x + i)));
 }
 

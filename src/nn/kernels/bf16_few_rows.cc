@@ -124,12 +124,6 @@ bool lie_in_rows(const Bfloat16Matrix& few, const Bfloat16Matrix& second) {
   return few.column == 1 && second.row == 1;
 }
 
-/// 32 elements, or zeros beyond the `left` of them.
-TESSERA_BF16_DOT_INLINE __m512bh elements(const std::uint16_t* x, std::int64_t left) {
-  if (left >= kBfloat16s) return as_bf16(_mm512_loadu_si512(x));
-  return as_bf16(_mm512_maskz_loadu_epi16(static_cast<__mmask32>((std::uint32_t{1} << left) - 1), x));
-}
-
 /// Of all 16; without _mm512_reduce_add_ps(), of whose definition g++ 12 warns.
 TESSERA_BF16_DOT_INLINE float sum_of_lanes(__m512 v) {
   const auto eight = __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7) +
@@ -139,48 +133,59 @@ TESSERA_BF16_DOT_INLINE float sum_of_lanes(__m512 v) {
   return (four[0] + four[2]) + (four[1] + four[3]);
 }
 
-/// One row of w. The sums of some elements do not wait for those of the next.
-template <int Few>
-TESSERA_BF16_DOT void cached_row(const std::uint16_t* x, std::int64_t x_stride, const std::uint16_t* w,
-                                 std::int64_t dim, float* y, std::int64_t y_stride, bool add) {
-  constexpr int kChains = Few >= 4 ? 1 : Few >= 2 ? 2 : 4;
-  __m512 sums[kChains][Few];
+/// Adds to the sums of `Together` rows of w what the elements in the mask give.
+template <int Few, int Together>
+TESSERA_BF16_DOT_INLINE void add_elements(__m512 (&sums)[Together][Few], const std::uint16_t* x, std::int64_t x_stride,
+                                          const std::uint16_t* w, std::int64_t w_stride, __mmask32 mask) {
+  __m512bh parts[Together];
 #pragma GCC unroll 4
-  for (auto& chain : sums)
-#pragma GCC unroll 8
-    for (auto& sum : chain) sum = _mm512_setzero_ps();
-  std::int64_t i = 0;
-  for (; i + kChains * kBfloat16s <= dim; i += kChains * kBfloat16s) {
-#pragma GCC unroll 4
-    for (int c = 0; c < kChains; ++c) {
-      const auto part = as_bf16(_mm512_loadu_si512(w + i + c * kBfloat16s));
-#pragma GCC unroll 8
-      for (int f = 0; f < Few; ++f)
-        sums[c][f] =
-            _mm512_dpbf16_ps(sums[c][f], part, as_bf16(_mm512_loadu_si512(x + f * x_stride + i + c * kBfloat16s)));
-    }
-  }
-  for (; i < dim; i += kBfloat16s) {
-    const auto part = elements(w + i, dim - i);
-#pragma GCC unroll 8
-    for (int f = 0; f < Few; ++f)
-      sums[0][f] = _mm512_dpbf16_ps(sums[0][f], part, elements(x + f * x_stride + i, dim - i));
-  }
+  for (int r = 0; r < Together; ++r) parts[r] = as_bf16(_mm512_maskz_loadu_epi16(mask, w + r * w_stride));
 #pragma GCC unroll 8
   for (int f = 0; f < Few; ++f) {
-    __m512 sum = sums[0][f];
+    const auto few = as_bf16(_mm512_maskz_loadu_epi16(mask, x + f * x_stride));
 #pragma GCC unroll 4
-    for (int c = 1; c < kChains; ++c) sum = _mm512_add_ps(sum, sums[c][f]);
-    const float all = sum_of_lanes(sum);
-    y[f * y_stride] = add ? y[f * y_stride] + all : all;
+    for (int r = 0; r < Together; ++r) sums[r][f] = _mm512_dpbf16_ps(sums[r][f], parts[r], few);
   }
 }
 
-using CachedRow = void (*)(const std::uint16_t*, std::int64_t, const std::uint16_t*, std::int64_t, float*, std::int64_t,
-                           bool);
+/// Rows whose sums do not wait for one another. Each sum has the same order for any Few and Together.
+template <int Few, int Together>
+TESSERA_BF16_DOT_INLINE void some_cached_rows(const std::uint16_t* x, std::int64_t x_stride, const std::uint16_t* w,
+                                              const MatrixRows& rows, float* y, std::int64_t y_stride, bool add) {
+  constexpr auto kWhole = ~__mmask32{0};
+  __m512 sums[Together][Few];
+#pragma GCC unroll 4
+  for (auto& of_row : sums)
+#pragma GCC unroll 8
+    for (auto& sum : of_row) sum = _mm512_setzero_ps();
+  std::int64_t i = 0;
+  for (; i + kBfloat16s <= rows.dim; i += kBfloat16s) add_elements(sums, x + i, x_stride, w + i, rows.stride, kWhole);
+  if (i < rows.dim) add_elements(sums, x + i, x_stride, w + i, rows.stride, (__mmask32{1} << (rows.dim - i)) - 1);
+#pragma GCC unroll 8
+  for (int f = 0; f < Few; ++f) {
+#pragma GCC unroll 4
+    for (int r = 0; r < Together; ++r) {
+      float& to = y[f * y_stride + r];
+      to = add ? to + sum_of_lanes(sums[r][f]) : sum_of_lanes(sums[r][f]);
+    }
+  }
+}
+
+template <int Few>
+TESSERA_BF16_DOT void cached_rows(const std::uint16_t* x, std::int64_t x_stride, const std::uint16_t* w,
+                                  const MatrixRows& rows, float* y, std::int64_t y_stride, bool add) {
+  constexpr int kTogether = Few == 1 ? 4 : 2;
+  std::int64_t r = 0;
+  for (; r + kTogether <= rows.count; r += kTogether)
+    some_cached_rows<Few, kTogether>(x, x_stride, w + r * rows.stride, rows, y + r, y_stride, add);
+  for (; r < rows.count; ++r) some_cached_rows<Few, 1>(x, x_stride, w + r * rows.stride, rows, y + r, y_stride, add);
+}
+
+using CachedRows = void (*)(const std::uint16_t*, std::int64_t, const std::uint16_t*, const MatrixRows&, float*,
+                            std::int64_t, bool);
 template <int... RowsBefore>
-constexpr std::array<CachedRow, sizeof...(RowsBefore)> cached_by_rows(std::integer_sequence<int, RowsBefore...>) {
-  return {&cached_row<RowsBefore + 1>...};
+constexpr std::array<CachedRows, sizeof...(RowsBefore)> cached_by_rows(std::integer_sequence<int, RowsBefore...>) {
+  return {&cached_rows<RowsBefore + 1>...};
 }
 
 }  // namespace
@@ -188,8 +193,7 @@ constexpr std::array<CachedRow, sizeof...(RowsBefore)> cached_by_rows(std::integ
 void cached_row_products(const std::uint16_t* x, std::int64_t x_stride, std::int64_t few, const std::uint16_t* w,
                          const MatrixRows& rows, float* y, std::int64_t y_stride, bool add) {
   constexpr auto kByRows = cached_by_rows(std::make_integer_sequence<int, kMostRows>());
-  const auto one = kByRows[static_cast<std::size_t>(few - 1)];
-  for (std::int64_t r = 0; r < rows.count; ++r) one(x, x_stride, w + r * rows.stride, rows.dim, y + r, y_stride, add);
+  kByRows[static_cast<std::size_t>(few - 1)](x, x_stride, w, rows, y, y_stride, add);
 }
 
 bool has_few_rows(const Bf16Gemm& p) {
