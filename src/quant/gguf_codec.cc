@@ -1,13 +1,15 @@
 #include "quant/gguf_codec.h"
 
+#include "quant/gguf_rows.h"
+#include "tensor/panel_codec.h"
 #include "tessera/base/error.h"
 
 namespace tessera::quant {
 namespace {
 
-class GgufCodec final : public tensor::Codec {
+class GgufCodec final : public tensor::Codec, public tensor::PanelCodec {
  public:
-  explicit GgufCodec(const io::GgufBlock& block) : block_(block) {}
+  explicit GgufCodec(const io::GgufBlock& block) : block_(block), rows_(gguf_rows(block.type)) {}
 
   std::string name() const override { return std::string("GGUF ") + block_.name; }
   std::int64_t block_numel() const override { return block_.elements; }
@@ -24,8 +26,27 @@ class GgufCodec final : public tensor::Codec {
       block_.dequantize_elements(codes, (tile.row + r) * matrix.columns + tile.column, tile.columns, out);
   }
 
+  bool decode_panel(const tensor::PackedMatrix&, const tensor::MatrixTile&, tensor::PairsOf,
+                    std::uint32_t*) const override {
+    return false;
+  }
+  bool decode_rows(const tensor::PackedMatrix& matrix, const tensor::MatrixTile& tile, std::uint16_t* out,
+                   std::int64_t stride) const override {
+    if (rows_ == nullptr || tile.column % block_.elements != 0 || tile.columns % block_.elements != 0) return false;
+    const auto* codes = reinterpret_cast<const std::byte*>(matrix.fields.front().const_data_ptr<std::uint8_t>());
+    const auto row_bytes = matrix.columns / block_.elements * block_.bytes, blocks = tile.columns / block_.elements;
+    const auto* from = codes + tile.row * row_bytes + tile.column / block_.elements * block_.bytes;
+    if (tile.columns == matrix.columns && stride == tile.columns) {
+      rows_(from, tile.rows * blocks, out);
+    } else {
+      for (std::int64_t r = 0; r < tile.rows; ++r) rows_(from + r * row_bytes, blocks, out + r * stride);
+    }
+    return true;
+  }
+
  private:
   io::GgufBlock block_;
+  GgufRows rows_;  // null: there is no loop of its own
 };
 
 }  // namespace

@@ -30,18 +30,22 @@ void pack_pairs_of_rows(const tensor::PackedMatrix& matrix, const tensor::Matrix
 }
 
 /// Pairs of columns: a tile of up to 64 rows, 16 of them and some columns at a time.
-void pack_pairs_of_columns(const tensor::PackedMatrix& matrix, const tensor::MatrixTile& tile, std::uint32_t* out) {
-  constexpr std::int64_t kColumns = 128;
+void pack_pairs_of_columns(const tensor::PackedMatrix& matrix, const tensor::PanelCodec* codec,
+                           const tensor::MatrixTile& tile, std::uint32_t* out) {
+  constexpr std::int64_t kColumns = 256;  // a large block
   alignas(64) std::array<float, kVector * kColumns> values{};
   alignas(64) std::array<std::uint16_t, kVector * kColumns> narrow{};
   for (std::int64_t row = 0; row < tile.rows; row += kVector) {
     const auto rows = std::min(kVector, tile.rows - row);
     for (std::int64_t begin = 0; begin < tile.columns; begin += kColumns) {
       const auto columns = std::min(kColumns, tile.columns - begin);
-      matrix.codec->decode(matrix, {tile.row + row, rows, tile.column + begin, columns}, values.data(), kColumns);
-      if (columns % 2 != 0)
-        for (std::int64_t r = 0; r < rows; ++r) values[static_cast<std::size_t>(r * kColumns + columns)] = 0;
-      kernels::narrow_row(values.data(), narrow.data(), rows * kColumns);
+      const tensor::MatrixTile part{tile.row + row, rows, tile.column + begin, columns};
+      if (codec == nullptr || !codec->decode_rows(matrix, part, narrow.data(), kColumns)) {
+        matrix.codec->decode(matrix, part, values.data(), kColumns);
+        if (columns % 2 != 0)
+          for (std::int64_t r = 0; r < rows; ++r) values[static_cast<std::size_t>(r * kColumns + columns)] = 0;
+        kernels::narrow_row(values.data(), narrow.data(), rows * kColumns);
+      }
       kernels::pack_vnni_transposed(narrow.data(), kColumns, rows, (columns + 1) / 2 * 2,
                                     out + begin / 2 * kPanelColumns + row, kPanelColumns);
     }
@@ -73,7 +77,7 @@ void PackedPanels::pack(const kernels::PanelPart& part, std::uint32_t* out) cons
   const auto tile = tile_of(part);
   if (codec_ != nullptr && codec_->decode_panel(matrix_, tile, pairs_, out)) return;
   if (transposed())
-    pack_pairs_of_columns(matrix_, tile, out);
+    pack_pairs_of_columns(matrix_, codec_, tile, out);
   else
     pack_pairs_of_rows(matrix_, tile, out);
 }
