@@ -1,8 +1,8 @@
 #pragma once
 // 4-bit codes as panels of bfloat16 pairs or rows of bfloat16 (tensor::PanelCodec): the 16 values are a table in a
-// register. Loops
-// over memory, on one thread; 32 elements of a row that begin together have one scale. Values are value * scale in
-// float32, rounded to the nearest bfloat16, and those below 2^-126 are zeros, as the product would take them.
+// register. Loops over memory, on one thread; 32 elements of a row that begin together have one scale. Values are
+// value * scale in float32, rounded to the nearest bfloat16, and those below 2^-126 are zeros, as the product would
+// take them.
 #include <cstdint>
 
 namespace tessera::quant {

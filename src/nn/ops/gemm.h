@@ -27,8 +27,9 @@ struct PackedFactor {
   const tensor::PackedMatrix& matrix;
   bool transposed;
 };
-/// The same with a packed second factor; without the addend where u is undefined. Panels of bfloat16 are made of the
-/// codes themselves (packed_panels.h). Else parts of the matrix are unpacked, one after the other: tiles into memory
+/// The same with a packed second factor; without the addend where u is undefined. A few rows are multiplied by rows
+/// that are decoded in the first cache (packed_rows.h). Panels of bfloat16 are made of the codes themselves
+/// (packed_panels.h). Else parts of the matrix are unpacked, one after the other: tiles into memory
 /// that stays in the cache, for products in float32 (tiled_gemm.h), or some columns; on a device the whole matrix.
 at::Tensor gemm_packed(const at::Tensor& a, const PackedFactor& b, const at::Tensor& u, const at::Tensor& v);
 
