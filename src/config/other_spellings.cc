@@ -71,8 +71,7 @@ std::string meant_by(const std::string& flag, const std::vector<std::string>& kn
   for (const auto& [theirs, ours] : kSpellings) {
     if (name != theirs) continue;
     const std::string candidate = "--" + std::string(ours);
-    if (std::find(known.begin(), known.end(), candidate) != known.end())
-      return " (did you mean '" + candidate + "'?)";
+    if (std::find(known.begin(), known.end(), candidate) != known.end()) return " (did you mean '" + candidate + "'?)";
   }
   if (is_launch_flag(name)) return " (a flag of 'tessera launch', which stands before the task)";
   return did_you_mean("--" + name, known);
