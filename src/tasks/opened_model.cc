@@ -55,16 +55,14 @@ OpenedModel open_model(const GenerateOptions& options, std::shared_ptr<comm::Com
                     adapter.empty() ? options.model : adapter, named),
         "model");
   };
-  opened.loaded = assemble(
-      with_adapters(
-          options,
-          {.model_folder = place.folder,
-           .is_frozen = true,
-           .dtype = dtype,
-           .fsdp = std::move(fsdp),
-           .before_sharding = generates},
-          adapter),
-      group);
+  opened.loaded = assemble(with_adapters(options,
+                                         {.model_folder = place.folder,
+                                          .is_frozen = true,
+                                          .dtype = dtype,
+                                          .fsdp = std::move(fsdp),
+                                          .before_sharding = generates},
+                                         adapter),
+                           group);
   opened.settings = models::read_generation_config(place.folder, opened.loaded.config);
   models::read_generation_json(options.settings, "command line", opened.settings);
   opened.settings.seed = static_cast<std::uint64_t>(options.seed);
