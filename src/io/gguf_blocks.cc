@@ -1,5 +1,7 @@
 #include "io/gguf_blocks.h"
 
+#include <c10/util/Half.h>
+
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -13,6 +15,15 @@
 #include <hwy/cache_control.h>
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
+
+// At the plain level a vector is one number: there g++ makes vectors of these loops when it is told to, clang unasked.
+#ifndef TESSERA_EACH_VECTOR
+#if defined(__clang__)
+#define TESSERA_EACH_VECTOR
+#else
+#define TESSERA_EACH_VECTOR _Pragma("omp simd")
+#endif
+#endif
 
 /// Number, name, elements, bytes, function of each format.
 #ifndef TESSERA_GGUF_BLOCKS
@@ -44,11 +55,16 @@ using Codes = hn::Vec<hn::Rebind<std::int32_t, D>>;
 constexpr int kStep = static_cast<int>(hn::MaxLanes(D()));  // divides 16
 
 inline float half(Bytes p) {
-  const hn::CappedTag<float, 4> floats;
   std::uint16_t bits = 0;
   std::memcpy(&bits, p, sizeof bits);
+#if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128 || HWY_TARGET == HWY_SSE2
+  // Highway makes numbers of infinities and NaN there.
+  return static_cast<float>(c10::Half(bits, c10::Half::from_bits()));
+#else
+  const hn::CappedTag<float, 4> floats;
   const auto all = hn::Set(hn::Rebind<std::uint16_t, decltype(floats)>(), bits);
   return hn::GetLane(hn::PromoteTo(floats, hn::BitCast(hn::Rebind<hwy::float16_t, decltype(floats)>(), all)));
+#endif
 }
 
 inline Floats all(float x) {
@@ -77,6 +93,7 @@ inline void put(float* y, Floats scale, Codes q, Floats added) {
 
 void q4_0(Bytes b, float* y) {
   const auto d = all(half(b));
+  TESSERA_EACH_VECTOR
   for (int j = 0; j < 16; j += kStep) {
     const auto q = bytes(b + 2 + j);
     put(y + j, d, hn::Sub(bits(q, 0, 4), all(8)));
@@ -86,6 +103,7 @@ void q4_0(Bytes b, float* y) {
 
 void q4_1(Bytes b, float* y) {
   const auto d = all(half(b)), m = all(half(b + 2));
+  TESSERA_EACH_VECTOR
   for (int j = 0; j < 16; j += kStep) {
     const auto q = bytes(b + 4 + j);
     put(y + j, d, bits(q, 0, 4), m);
@@ -103,6 +121,7 @@ inline Codes fifth_bits(Bytes high, int j) {
 
 void q5_0(Bytes b, float* y) {
   const auto d = all(half(b));
+  TESSERA_EACH_VECTOR
   for (int j = 0; j < 16; j += kStep) {
     const auto q = bytes(b + 6 + j);
     put(y + j, d, hn::Sub(hn::Or(bits(q, 0, 4), fifth_bits(b + 2, j)), all(16)));
@@ -112,6 +131,7 @@ void q5_0(Bytes b, float* y) {
 
 void q5_1(Bytes b, float* y) {
   const auto d = all(half(b)), m = all(half(b + 2));
+  TESSERA_EACH_VECTOR
   for (int j = 0; j < 16; j += kStep) {
     const auto q = bytes(b + 8 + j);
     put(y + j, d, hn::Or(bits(q, 0, 4), fifth_bits(b + 4, j)), m);
@@ -121,6 +141,7 @@ void q5_1(Bytes b, float* y) {
 
 void q8_0(Bytes b, float* y) {
   const auto d = all(half(b));
+  TESSERA_EACH_VECTOR
   for (int j = 0; j < 32; j += kStep) put(y + j, d, signed_bytes(b + 2 + j));
 }
 
@@ -138,6 +159,7 @@ void q2_k(Bytes b, float* y) {  // scales[16], low[64], d, dmin
   for (int i = 0; i < kK; i += 16, y += 16) {
     const int scale = b[i / 16];
     const auto d1 = all(d * static_cast<float>(scale & 15)), m1 = all(-(dmin * static_cast<float>(scale >> 4)));
+    TESSERA_EACH_VECTOR
     for (int l = 0; l < 16; l += kStep) put(y + l, d1, bits(bytes(b + 16 + low_bytes(i) + l), low_shift(i), 2), m1);
   }
 }
@@ -149,6 +171,7 @@ void q3_k(Bytes b, float* y) {  // high[32], low[64], scales[12], d
     const int low4 = g < 8 ? b[96 + g] & 15 : b[96 + g - 8] >> 4;
     const int high2 = b[104 + g % 4] >> (g / 4 * 2) & 3;
     const auto d1 = all(d * static_cast<float>((low4 | high2 << 4) - 32));
+    TESSERA_EACH_VECTOR
     for (int l = 0; l < 16; l += kStep) {
       const auto low = bits(bytes(b + 32 + low_bytes(i) + l), low_shift(i), 2);
       const auto high = hn::ShiftLeft<2>(bits(bytes(b + i % 32 + l), i / 32, 1));
@@ -171,6 +194,7 @@ inline void q45_k(Bytes b, float* y) {
     const auto [scale, min] = scale_and_min(b + 4, j);
     const auto d1 = all(d * static_cast<float>(scale)), m1 = all(-(dmin * static_cast<float>(min)));
     const Bytes low = b + (kFive ? 48 : 16) + j / 2 * 32;
+    TESSERA_EACH_VECTOR
     for (int l = 0; l < 32; l += kStep) {
       auto q = bits(bytes(low + l), j % 2 * 4, 4);
       if constexpr (kFive) q = hn::Or(q, hn::ShiftLeft<4>(bits(bytes(b + 16 + l), j, 1)));
@@ -191,6 +215,7 @@ void q6_k(Bytes b, float* y) {  // low[128], high[64], scales[16] signed, d
     const int n = i / 128, k = i % 128 / 32, l0 = i % 32;
     const Bytes low = b + n * 64 + k % 2 * 32 + l0, high = b + 128 + n * 32 + l0;
     const auto d1 = all(d * static_cast<float>(static_cast<std::int8_t>(b[192 + i / 16])));
+    TESSERA_EACH_VECTOR
     for (int l = 0; l < 16; l += kStep) {
       const auto q = hn::Or(bits(bytes(low + l), k / 2 * 4, 4), hn::ShiftLeft<4>(bits(bytes(high + l), 2 * k, 2)));
       put(y + l, d1, hn::Sub(q, all(32)));

@@ -4,10 +4,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <limits>
 #include <map>
 
 #include "base/file.h"
@@ -174,6 +177,25 @@ TEST(Gguf, ReadsAndMapsPackedBlocksAsTheyAre) {
     }
     EXPECT_THROW(file->read_bytes(name, info.nbytes(), at::empty({1}, at::kByte)), DataError);
   }
+}
+
+// On every processor (TESSERA_CPU_LEVEL).
+TEST(GgufBlocks, AScaleOfFloat16IsReadAsItIs) {
+  const auto value_with = [](std::uint32_t scale) {
+    std::array<std::byte, 34> block{std::byte(scale & 0xFF), std::byte(scale >> 8), std::byte{1}};  // Q8_0
+    std::array<float, 32> values{};
+    gguf_block(8)->dequantize(block.data(), 1, values.data());
+    return values[0];
+  };
+  EXPECT_EQ(value_with(0x3C00), 1.0f);
+  EXPECT_EQ(value_with(0xC500), -5.0f);
+  EXPECT_EQ(value_with(0x7BFF), 65504.0f);
+  EXPECT_EQ(value_with(0x0400), 0x1p-14f);
+  EXPECT_EQ(value_with(0x0001), 0x1p-24f);
+  EXPECT_EQ(value_with(0x83FF), -0x3FFp-24f);
+  EXPECT_EQ(value_with(0x7C00), std::numeric_limits<float>::infinity());
+  EXPECT_EQ(value_with(0xFC00), -std::numeric_limits<float>::infinity());
+  EXPECT_TRUE(std::isnan(value_with(0x7E00)));
 }
 
 TEST(GgufDamaged, SaysWhatIsWrongAndWhere) {
