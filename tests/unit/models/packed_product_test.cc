@@ -130,6 +130,8 @@ TEST_P(PackedRows, MultiplyTheDequantisedValuesAndRoundOnce) {
       };
       expect_rounded(packed.product(x), exact);
       expect_rounded(packed.product(x, u, v), sum);
+      EXPECT_TRUE(at::equal(packed.product(x.narrow(0, tokens - 1, 1)), packed.product(x).narrow(0, tokens - 1, 1)))
+          << "a row does not depend on the others";
       EXPECT_TRUE(
           at::equal(packed.product(x.to(at::kFloat)), Weight(packed.dequantise(at::kFloat)).product(x.to(at::kFloat))));
       const auto wide_u = u.to(at::kFloat), wide_v = v.to(at::kFloat);
