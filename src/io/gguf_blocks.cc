@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <utility>
 
 #include "base/cpu_dispatch.h"
 
@@ -180,18 +179,12 @@ void q3_k(Bytes b, float* y) {  // high[32], low[64], scales[12], d
   }
 }
 
-/// Scale and minimum j of 8, six bits each, in the 12 bytes of Q4_K and Q5_K.
-inline std::pair<int, int> scale_and_min(Bytes s, int j) {
-  if (j < 4) return {s[j] & 63, s[j + 4] & 63};
-  return {(s[j + 4] & 15) | (s[j - 4] >> 6 << 4), s[j + 4] >> 4 | (s[j] >> 6 << 4)};
-}
-
 /// Q4_K: d, dmin, scales[12], low[128]; Q5_K: high[32] before low.
 template <bool kFive>
 inline void q45_k(Bytes b, float* y) {
   const float d = half(b), dmin = half(b + 2);
   for (int j = 0; j < 8; ++j, y += 32) {
-    const auto [scale, min] = scale_and_min(b + 4, j);
+    const auto [scale, min] = gguf_scale_and_min(b + 4, j);
     const auto d1 = all(d * static_cast<float>(scale)), m1 = all(-(dmin * static_cast<float>(min)));
     const Bytes low = b + (kFive ? 48 : 16) + j / 2 * 32;
     TESSERA_EACH_VECTOR

@@ -2,7 +2,7 @@
 // The block formats of GGUF's quantised tensors: how many elements and bytes a block has, and its values.
 #include <cstddef>
 #include <cstdint>
-#include <optional>
+#include <utility>
 
 namespace tessera::io {
 
@@ -16,6 +16,12 @@ struct GgufBlock {
   /// Elements [begin, begin + count) of a tensor whose blocks begin at `blocks`.
   void dequantize_elements(const std::byte* blocks, std::int64_t begin, std::int64_t count, float* out) const;
 };
+
+/// Scale and minimum j of 8, six bits each, in the 12 bytes of Q4_K and Q5_K.
+inline std::pair<int, int> gguf_scale_and_min(const std::uint8_t* s, int j) {
+  if (j < 4) return {s[j] & 63, s[j + 4] & 63};
+  return {(s[j + 4] & 15) | (s[j - 4] >> 6 << 4), s[j + 4] >> 4 | (s[j] >> 6 << 4)};
+}
 
 /// Null for numbers that are not a quantised type which is read here.
 const GgufBlock* gguf_block(std::uint32_t type);

@@ -1,12 +1,12 @@
 #include "quant/gguf_rows.h"
 
 #include "base/cpu_level.h"
+#include "io/gguf_blocks.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
 
 #include <cstring>
-#include <utility>
 
 #define TESSERA_ROWS __attribute__((target("avx2,f16c,avx512f,avx512bw,avx512vl,avx512bf16")))
 #define TESSERA_ROWS_INLINE TESSERA_ROWS inline __attribute__((always_inline))
@@ -108,12 +108,6 @@ struct Q8_0 {
   }
 };
 
-/// Scale and minimum j of 8, six bits each, in the 12 bytes of Q4_K and Q5_K.
-inline std::pair<int, int> scale_and_min(Bytes s, int j) {
-  if (j < 4) return {s[j] & 63, s[j + 4] & 63};
-  return {(s[j + 4] & 15) | (s[j - 4] >> 6 << 4), s[j + 4] >> 4 | (s[j] >> 6 << 4)};
-}
-
 /// Q4_K: d, dmin, scales[12], low[128]; Q5_K: high[32] before low.
 template <bool kFive>
 struct Q45_K {
@@ -122,7 +116,7 @@ struct Q45_K {
     const float d = half(b), dmin = half(b + 2);
     const auto high = _mm256_loadu_si256(reinterpret_cast<const __m256i_u*>(b + 16));
     for (int j = 0; j < 8; ++j, y += 32) {
-      const auto [scale, min] = scale_and_min(b + 4, j);
+      const auto [scale, min] = io::gguf_scale_and_min(b + 4, j);
       const auto table = table_with(d * static_cast<float>(scale), -(dmin * static_cast<float>(min)), kFive);
       auto places = words(b + (kFive ? 48 : 16) + j / 2 * 32);
       if (j % 2 == 1) places = _mm512_maskz_srli_epi16(kAll32, places, 4);
