@@ -14,8 +14,8 @@ bool has_few_rows(const Bf16Gemm& product);
 /// On one thread. out: not turned.
 void few_rows_gemm(const Bf16Gemm& product, const Bf16GemmOutput& out);
 
-/// y = x w^T, or y += x w^T; x: [few, w.dim], at most 8 rows, x_stride elements apart; y: [few, w.count], rows y_stride
-/// apart. For rows of w that lie in a cache. Where has_bf16_dot().
+/// y = x w^T, or y += x w^T, with `rows` of w that lie in a cache. x: [few, rows.dim], at most 8 rows, x_stride
+/// elements apart; y: [few, rows.count], rows y_stride apart. Only where has_bf16_dot().
 void cached_row_products(const std::uint16_t* x, std::int64_t x_stride, std::int64_t few, const std::uint16_t* w,
                          const MatrixRows& rows, float* y, std::int64_t y_stride, bool add);
 

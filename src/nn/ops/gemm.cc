@@ -125,11 +125,10 @@ at::Tensor run(const kernels::Bf16Gemm& product, const at::TensorOptions& option
 
 /// A few rows by those of a weight, which a library would read several times.
 bool has_few_float_rows(const at::Tensor& a, const at::Tensor& b) {
-  constexpr std::int64_t kMostRows = 8;
   const auto is_float = [](const at::Tensor& t) {
     return t.is_cpu() && t.scalar_type() == at::kFloat && t.dim() == 2 && t.numel() > 0;
   };
-  return is_float(a) && is_float(b) && a.size(0) <= kMostRows && b.stride(0) == 1;
+  return is_float(a) && is_float(b) && a.size(0) <= kMostFewRows && b.stride(0) == 1;
 }
 
 at::Tensor few_float_rows(const at::Tensor& a, const at::Tensor& b) {

@@ -105,11 +105,10 @@ bool has_rows_to_add(const at::Tensor& x, const at::Tensor& u, const at::Tensor&
 at::Tensor packed_rows_product(const at::Tensor& x, const tensor::PackedMatrix& matrix, const at::Tensor& u,
                                const at::Tensor& v) {
   auto out = at::empty({x.size(0), matrix.rows}, x.options());
-  const auto rows = x.stride(1) == 1 ? x : x.contiguous();
   if (x.scalar_type() == at::kFloat) {
-    float_product(rows.contiguous(), matrix, out);
+    float_product(x.contiguous(), matrix, out);
   } else {
-    bfloat16_product(rows, matrix, u, v, out);
+    bfloat16_product(x.stride(1) == 1 ? x : x.contiguous(), matrix, u, v, out);
   }
   return out;
 }

@@ -101,8 +101,8 @@ TEST_P(PackedProducts, HaveTheBitsOfProductsWithTheDequantisedMatrix) {
   }
 }
 
-// Whole panels and parts of one; rows that are no multiple of a
-// block, of 32 and of two; more than one part of the inner dimension, more rows than are multiplied at a time.
+// Whole panels and parts of one; rows that are no multiple of a block, of 32 and of two; more than one part of the
+// inner dimension, more rows than are multiplied at a time.
 INSTANTIATE_TEST_SUITE_P(Sizes, PackedProducts,
                          ::testing::Values(Sizes{32, 64, 64}, Sizes{40, 70, 96}, Sizes{33, 131, 160},
                                            Sizes{50, 66, 300}, Sizes{50, 48, 77}, Sizes{770, 40, 64},
