@@ -1,14 +1,19 @@
 #include "base/nearest.h"
 
 #include <algorithm>
-#include <cctype>
 #include <cstdlib>
 
 namespace tessera {
 namespace {
 
 char fold(char c) {
-  return c == '-' ? '_' : static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return c == '-' ? '_' : c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+}
+
+std::string folded(std::string_view name) {
+  std::string out(name);
+  std::transform(out.begin(), out.end(), out.begin(), fold);
+  return out;
 }
 
 bool begins_with(std::string_view name, std::string_view begin) {
@@ -39,23 +44,28 @@ bool is_variant(std::string_view name, std::string_view known) {
 
 }  // namespace
 
-int edit_distance(std::string_view a, std::string_view b) {
+int edit_distance(std::string_view a, std::string_view b, int limit) {
   // Optimal string alignment: three rows of the dynamic programme are alive at a time.
-  const std::size_t width = b.size() + 1;
+  const std::string from = folded(a), to = folded(b);
+  const std::size_t width = to.size() + 1;
   std::vector<int> before(width), above(width), row(width);
   for (std::size_t j = 0; j < width; ++j) row[j] = static_cast<int>(j);
-  for (std::size_t i = 1; i <= a.size(); ++i) {
+  int above_least = 0;
+  for (std::size_t i = 1; i <= from.size(); ++i) {
     std::swap(before, above);
     std::swap(above, row);
     row[0] = static_cast<int>(i);
+    int least = row[0];
     for (std::size_t j = 1; j < width; ++j) {
-      const bool same = fold(a[i - 1]) == fold(b[j - 1]);
-      row[j] = std::min({above[j] + 1, row[j - 1] + 1, above[j - 1] + (same ? 0 : 1)});
-      const bool swapped = i > 1 && j > 1 && fold(a[i - 1]) == fold(b[j - 2]) && fold(a[i - 2]) == fold(b[j - 1]);
+      row[j] = std::min(std::min(above[j], row[j - 1]) + 1, above[j - 1] + (from[i - 1] == to[j - 1] ? 0 : 1));
+      const bool swapped = i > 1 && j > 1 && from[i - 1] == to[j - 2] && from[i - 2] == to[j - 1];
       if (swapped) row[j] = std::min(row[j], before[j - 2] + 1);
+      least = std::min(least, row[j]);
     }
+    if (std::min(least, above_least) >= limit) return limit;  // later rows come from these two
+    above_least = least;
   }
-  return row[b.size()];
+  return std::min(row[to.size()], limit);
 }
 
 std::string nearest(std::string_view name, const std::vector<std::string>& known) {
@@ -66,7 +76,7 @@ std::string nearest(std::string_view name, const std::vector<std::string>& known
   int best_distance = farthest + 1;
   for (const std::string& candidate : known) {
     const int longer = std::abs(static_cast<int>(name.size()) - static_cast<int>(candidate.size()));
-    const int distance = longer < best_distance ? edit_distance(name, candidate) : longer;  // which is no less
+    const int distance = longer < best_distance ? edit_distance(name, candidate, best_distance) : longer;
     if (distance < best_distance) {
       best_distance = distance;
       best = candidate;

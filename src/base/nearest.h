@@ -1,5 +1,6 @@
 #pragma once
 // "Did you mean": the known name closest to a mistyped one.
+#include <limits>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -7,7 +8,8 @@
 namespace tessera {
 
 /// Edits (insert, delete, replace, swap of neighbours) that turn `a` into `b`; case and dash/underscore count as equal.
-int edit_distance(std::string_view a, std::string_view b);
+/// `limit` where it takes as many or more.
+int edit_distance(std::string_view a, std::string_view b, int limit = std::numeric_limits<int>::max());
 
 /// The element of `known` nearest to `name`, or "" where none is near enough to be meant. One that is spelt like `name`
 /// comes first; then one that goes on with or shortens it, or has the same words and others between them (of the

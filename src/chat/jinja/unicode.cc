@@ -188,17 +188,23 @@ bool is_title(char32_t c) {
 
 namespace {
 
+bool is_ascii_letter(char32_t c) {
+  return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z');
+}
+
 bool begins_by_category(char32_t c) {
-  return c == '_' || is_alpha(c) || category(c) == UTF8PROC_CATEGORY_NL;
+  return is_alpha(c) || category(c) == UTF8PROC_CATEGORY_NL;
 }
 
 }  // namespace
 
 bool is_identifier_start(char32_t c) {
+  if (c < 0x80) return c == '_' || is_ascii_letter(c);
   return has(c, Property::kIdentifierStart, begins_by_category(c));
 }
 
 bool is_identifier_part(char32_t c) {
+  if (c < 0x80) return c == '_' || is_ascii_letter(c) || (c >= '0' && c <= '9');
   const auto kind = category(c);
   return has(c, Property::kIdentifierPart,
              begins_by_category(c) || kind == UTF8PROC_CATEGORY_ND || kind == UTF8PROC_CATEGORY_MN ||

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 namespace tessera {
 namespace {
 
@@ -9,6 +11,15 @@ TEST(EditDistance, CountsInsertionsDeletionsReplacementsAndSwaps) {
   EXPECT_EQ(edit_distance("kitten", "sitting"), 3);
   EXPECT_EQ(edit_distance("ab", "ba"), 1);
   EXPECT_EQ(edit_distance("", "abc"), 3);
+}
+
+TEST(EditDistance, IsItsLimitWhereItWouldBeAsMuchOrMore) {
+  const std::vector<std::string> words{
+      "", "a", "ab", "ba", "kitten", "sitting", "tikten", "num_processes", "nmu_proceses"};
+  for (const auto& a : words)
+    for (const auto& b : words)
+      for (int limit = 1; limit < 14; ++limit)
+        EXPECT_EQ(edit_distance(a, b, limit), std::min(edit_distance(a, b), limit)) << a << ", " << b << ", " << limit;
 }
 
 TEST(EditDistance, TreatsCaseAndDashesAsEqual) {
