@@ -71,8 +71,8 @@ class File final : public GgufFile {
         check_end(info, t.offset, static_cast<std::uint64_t>(info.packed_bytes));
         quantised_.emplace(t.name, Quantised{info, block, t.offset});
       } else {
-        fail(t.name, fmt::format("stored as {} (type {}), which is not read; F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, "
-                                 "Q8_0 and Q2_K to Q6_K are",
+        fail(t.name, fmt::format("stored as {} (type {}), which is not read; F32, F16, BF16, Q4_0 to Q8_0, Q2_K to "
+                                 "Q6_K, IQ1_S to IQ4_XS, TQ1_0, TQ2_0 and MXFP4 are",
                                  gguf_type_name(t.type), t.type));
       }
       infos_.push_back(std::move(info));

@@ -10,10 +10,9 @@
 namespace tessera::io {
 
 /// Reads of the tensors give floats whatever the file holds: TensorInfo::dtype is that of F32, F16, BF16, F64 and
-/// integer tensors, and float32 for quantised ones (Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K), of
-/// which read() takes whole blocks of 32 or 256 elements and converts only those that the range touches; read_bytes()
-/// and map_bytes() give their blocks as they are. map() works for tensors that are not quantised. Names and row-major
-/// shapes are the file's.
+/// integer tensors, and float32 for quantised ones (io/gguf_blocks.h), of which read() takes whole blocks of 32 or 256
+/// elements and converts only those that the range touches; read_bytes() and map_bytes() give their blocks as they are.
+/// map() works for tensors that are not quantised. Names and row-major shapes are the file's.
 class GgufFile : public TensorSource {
  public:
   virtual const GgufHeader& header() const = 0;

@@ -1,10 +1,7 @@
 #include "io/gguf_blocks.h"
 
-#include <c10/util/Half.h>
-
 #include <algorithm>
 #include <array>
-#include <cstring>
 
 #include "base/cpu_dispatch.h"
 
@@ -15,81 +12,39 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
-// At the plain level a vector is one number: there g++ makes vectors of these loops when it is told to, clang unasked.
-#ifndef TESSERA_EACH_VECTOR
-#if defined(__clang__)
-#define TESSERA_EACH_VECTOR
-#else
-#define TESSERA_EACH_VECTOR _Pragma("omp simd")
-#endif
-#endif
+#include "io/gguf_grid_blocks-inl.h"
+#include "io/gguf_vectors-inl.h"
 
 /// Number, name, elements, bytes, function of each format.
 #ifndef TESSERA_GGUF_BLOCKS
-#define TESSERA_GGUF_BLOCKS(X) \
-  X(2, "Q4_0", 32, 18, q4_0)   \
-  X(3, "Q4_1", 32, 20, q4_1)   \
-  X(6, "Q5_0", 32, 22, q5_0)   \
-  X(7, "Q5_1", 32, 24, q5_1)   \
-  X(8, "Q8_0", 32, 34, q8_0)   \
-  X(10, "Q2_K", kK, 84, q2_k)  \
-  X(11, "Q3_K", kK, 110, q3_k) \
-  X(12, "Q4_K", kK, 144, q4_k) \
-  X(13, "Q5_K", kK, 176, q5_k) \
-  X(14, "Q6_K", kK, 210, q6_k)
+#define TESSERA_GGUF_BLOCKS(X)      \
+  X(2, "Q4_0", 32, 18, q4_0)        \
+  X(3, "Q4_1", 32, 20, q4_1)        \
+  X(6, "Q5_0", 32, 22, q5_0)        \
+  X(7, "Q5_1", 32, 24, q5_1)        \
+  X(8, "Q8_0", 32, 34, q8_0)        \
+  X(10, "Q2_K", kK, 84, q2_k)       \
+  X(11, "Q3_K", kK, 110, q3_k)      \
+  X(12, "Q4_K", kK, 144, q4_k)      \
+  X(13, "Q5_K", kK, 176, q5_k)      \
+  X(14, "Q6_K", kK, 210, q6_k)      \
+  X(16, "IQ2_XXS", kK, 66, iq2_xxs) \
+  X(17, "IQ2_XS", kK, 74, iq2_xs)   \
+  X(18, "IQ3_XXS", kK, 98, iq3_xxs) \
+  X(19, "IQ1_S", kK, 50, iq1_s)     \
+  X(20, "IQ4_NL", 32, 18, iq4_nl)   \
+  X(21, "IQ3_S", kK, 110, iq3_s)    \
+  X(22, "IQ2_S", kK, 82, iq2_s)     \
+  X(23, "IQ4_XS", kK, 136, iq4_xs)  \
+  X(29, "IQ1_M", kK, 56, iq1_m)     \
+  X(34, "TQ1_0", kK, 54, tq1_0)     \
+  X(35, "TQ2_0", kK, 66, tq2_0)     \
+  X(39, "MXFP4", 32, 17, mxfp4)
 #endif
 
 HWY_BEFORE_NAMESPACE();
 namespace tessera::io {
 namespace HWY_NAMESPACE {
-namespace hn = hwy::HWY_NAMESPACE;
-
-constexpr int kK = 256;  // elements of a "K" block
-
-using Bytes = const std::uint8_t*;
-using D = hn::CappedTag<float, 16>;
-using Floats = hn::Vec<D>;
-using Codes = hn::Vec<hn::Rebind<std::int32_t, D>>;
-
-constexpr int kStep = static_cast<int>(hn::MaxLanes(D()));  // divides 16
-
-inline float half(Bytes p) {
-  std::uint16_t bits = 0;
-  std::memcpy(&bits, p, sizeof bits);
-#if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128 || HWY_TARGET == HWY_SSE2
-  // Highway makes numbers of infinities and NaN there.
-  return static_cast<float>(c10::Half(bits, c10::Half::from_bits()));
-#else
-  const hn::CappedTag<float, 4> floats;
-  const auto all = hn::Set(hn::Rebind<std::uint16_t, decltype(floats)>(), bits);
-  return hn::GetLane(hn::PromoteTo(floats, hn::BitCast(hn::Rebind<hwy::float16_t, decltype(floats)>(), all)));
-#endif
-}
-
-inline Floats all(float x) {
-  return hn::Set(D(), x);
-}
-inline Codes all(int x) {
-  return hn::Set(hn::Rebind<std::int32_t, D>(), x);
-}
-inline Codes bytes(Bytes p) {
-  return hn::PromoteTo(hn::Rebind<std::int32_t, D>(), hn::LoadU(hn::Rebind<std::uint8_t, D>(), p));
-}
-inline Codes signed_bytes(Bytes p) {
-  return hn::PromoteTo(hn::Rebind<std::int32_t, D>(),
-                       hn::LoadU(hn::Rebind<std::int8_t, D>(), reinterpret_cast<const std::int8_t*>(p)));
-}
-/// `count` bits from bit `shift` on.
-inline Codes bits(Codes x, int shift, int count) {
-  return hn::And(hn::ShiftRightSame(x, shift), all((1 << count) - 1));
-}
-inline void put(float* y, Floats scale, Codes q) {
-  hn::StoreU(hn::Mul(scale, hn::ConvertTo(D(), q)), D(), y);
-}
-inline void put(float* y, Floats scale, Codes q, Floats added) {
-  hn::StoreU(hn::Add(hn::Mul(scale, hn::ConvertTo(D(), q)), added), D(), y);
-}
-
 void q4_0(Bytes b, float* y) {
   const auto d = all(half(b));
   TESSERA_EACH_VECTOR
@@ -112,10 +67,8 @@ void q4_1(Bytes b, float* y) {
 
 /// Q5_0 and Q5_1 have four bytes of fifth bits. Those of the elements from j on.
 inline Codes fifth_bits(Bytes high, int j) {
-  std::int32_t word = 0;
-  std::memcpy(&word, high, sizeof word);
   const auto places = hn::Iota(hn::Rebind<std::int32_t, D>(), j);
-  return hn::ShiftLeft<4>(hn::And(hn::Shr(all(word), places), all(1)));
+  return hn::ShiftLeft<4>(hn::And(hn::Shr(all(static_cast<int>(word_at(high))), places), all(1)));
 }
 
 void q5_0(Bytes b, float* y) {
@@ -216,6 +169,69 @@ void q6_k(Bytes b, float* y) {  // low[128], high[64], scales[16] signed, d
   }
 }
 
+/// What 32 codes stand for, times `scale`; 16 low halves of bytes come first, then the high ones.
+inline void put_named(float* y, const std::int8_t* values, Bytes codes, Floats scale) {
+  alignas(16) std::int8_t named[32];
+#if HWY_TARGET == HWY_SCALAR
+  for (int j = 0; j < 16; ++j) {
+    named[j] = values[codes[j] & 15];
+    named[j + 16] = values[codes[j] >> 4];
+  }
+#else
+  const hn::FixedTag<std::uint8_t, 16> d;
+  const auto table = hn::LoadU(d, reinterpret_cast<Bytes>(values)), q = hn::LoadU(d, codes);
+  auto* out = reinterpret_cast<std::uint8_t*>(named);
+  hn::Store(hn::TableLookupBytes(table, hn::And(q, hn::Set(d, 15))), d, out);
+  hn::Store(hn::TableLookupBytes(table, hn::ShiftRight<4>(q)), d, out + 16);
+#endif
+  TESSERA_EACH_VECTOR
+  for (int j = 0; j < 32; j += kStep) put(y + j, scale, signed_bytes(reinterpret_cast<Bytes>(named) + j));
+}
+
+void iq4_nl(Bytes b, float* y) {
+  put_named(y, kGgufIq4, b + 2, all(half(b)));
+}
+
+void iq4_xs(Bytes b, float* y) {  // d, high bits of 8 scales, their low halves, codes
+  const float d = half(b);
+  for (int j = 0; j < 8; ++j)
+    put_named(y + 32 * j, kGgufIq4, b + 8 + 16 * j, all(d * static_cast<float>(gguf_iq4_xs_scale(b, j))));
+}
+
+void mxfp4(Bytes b, float* y) {
+  put_named(y, kGgufMxfp4, b + 1, all(gguf_mxfp4_scale(b[0])));
+}
+
+/// Five codes of -1, 0, 1 in a byte: the byte times 3^n is a fraction of 256, which counts thirds.
+inline Codes third(Codes byte, int power) {
+  const auto fraction = hn::And(hn::Mul(byte, all(power)), all(255));
+  return hn::Sub(hn::ShiftRight<8>(hn::Mul(fraction, all(3))), all(1));
+}
+
+void tq1_0(Bytes b, float* y) {  // 5 codes in each of 48 bytes, 4 in each of 4, d
+  constexpr int kPowers[] = {1, 3, 9, 27, 81};
+  const auto d = all(half(b + 52));
+  for (int begin = 0, count = 32; begin < 48; begin += count, count = 16)
+    for (int power : kPowers) {
+      TESSERA_EACH_VECTOR
+      for (int j = 0; j < count; j += kStep) put(y + j, d, third(bytes(b + begin + j), power));
+      y += count;
+    }
+  std::uint8_t last[16];
+  for (int i = 0; i < 16; ++i) last[i] = static_cast<std::uint8_t>(b[48 + i % 4] * kPowers[i / 4]);
+  TESSERA_EACH_VECTOR
+  for (int j = 0; j < 16; j += kStep) put(y + j, d, third(bytes(last + j), 1));
+}
+
+void tq2_0(Bytes b, float* y) {
+  const auto d = all(half(b + 64));
+  for (int i = 0; i < kK; i += 32, y += 32) {
+    TESSERA_EACH_VECTOR
+    for (int j = 0; j < 32; j += kStep)
+      put(y + j, d, hn::Sub(bits(bytes(b + low_bytes(i) + j), low_shift(i), 2), all(1)));
+  }
+}
+
 /// A block's bytes further on, which a processor that runs ahead within a page would not fetch.
 template <int kBytes>
 inline void fetch(Bytes block) {
@@ -260,10 +276,8 @@ struct TypeName {
   const char* name;
 };
 constexpr TypeName kOthers[] = {
-    {0, "F32"},      {1, "F16"},    {9, "Q8_1"},    {15, "Q8_K"},  {16, "IQ2_XXS"}, {17, "IQ2_XS"},
-    {18, "IQ3_XXS"}, {19, "IQ1_S"}, {20, "IQ4_NL"}, {21, "IQ3_S"}, {22, "IQ2_S"},   {23, "IQ4_XS"},
-    {24, "I8"},      {25, "I16"},   {26, "I32"},    {27, "I64"},   {28, "F64"},     {29, "IQ1_M"},
-    {30, "BF16"},    {34, "TQ1_0"}, {35, "TQ2_0"},  {39, "MXFP4"}, {40, "NVFP4"},   {41, "Q1_0"},
+    {0, "F32"},  {1, "F16"},  {9, "Q8_1"}, {15, "Q8_K"}, {24, "I8"},    {25, "I16"},
+    {26, "I32"}, {27, "I64"}, {28, "F64"}, {30, "BF16"}, {40, "NVFP4"}, {41, "Q1_0"},
 };
 
 }  // namespace

@@ -46,6 +46,14 @@ TESSERA_ROWS_INLINE __m512i table_with(float scale, float added, bool five_bits)
   return narrow(low, _mm512_add_ps(_mm512_mul_ps(_mm512_set1_ps(scale), counted_from(16)), all));
 }
 
+/// scale * values[code], 16 codes twice.
+TESSERA_ROWS_INLINE __m512i table_named(float scale, const std::int8_t* values) {
+  const auto bytes = _mm_loadu_si128(reinterpret_cast<const __m128i_u*>(values));
+  const auto all = _mm512_maskz_cvtepi32_ps(kAll16, _mm512_maskz_cvtepi8_epi32(kAll16, bytes));
+  const auto scaled = _mm512_mul_ps(_mm512_set1_ps(scale), all);
+  return narrow(scaled, scaled);
+}
+
 /// The last five bits of each place count.
 TESSERA_ROWS_INLINE void put(std::uint16_t* out, __m512i places, __m512i table) {
   _mm512_storeu_si512(out, _mm512_maskz_permutexvar_epi16(kAll32, places, table));
@@ -151,6 +159,27 @@ struct Q6_K {  // low[128], high[64], scales[16] signed, d
   }
 };
 
+struct Iq4_Nl {
+  static constexpr int kElements = 32, kBytes = 18;
+  TESSERA_ROWS_INLINE static void read(Bytes b, std::uint16_t* y) {
+    put(y, halves(b + 2), table_named(half(b), io::kGgufIq4));
+  }
+};
+struct Iq4_Xs {
+  static constexpr int kElements = 256, kBytes = 136;
+  TESSERA_ROWS_INLINE static void read(Bytes b, std::uint16_t* y) {
+    const float d = half(b);
+    for (int j = 0; j < 8; ++j, y += 32)
+      put(y, halves(b + 8 + 16 * j), table_named(d * static_cast<float>(io::gguf_iq4_xs_scale(b, j)), io::kGgufIq4));
+  }
+};
+struct Mxfp4 {
+  static constexpr int kElements = 32, kBytes = 17;
+  TESSERA_ROWS_INLINE static void read(Bytes b, std::uint16_t* y) {
+    put(y, halves(b + 1), table_named(io::gguf_mxfp4_scale(b[0]), io::kGgufMxfp4));
+  }
+};
+
 template <class Block>
 TESSERA_ROWS void read_blocks(const std::byte* blocks, std::int64_t count, std::uint16_t* y) {
   constexpr int kAhead = 4096, kLine = 64;  // beyond the page within which a processor runs ahead
@@ -183,6 +212,12 @@ GgufRows gguf_rows(std::uint32_t type) {
       return read_blocks<Q45_K<true>>;
     case 14:
       return read_blocks<Q6_K>;
+    case 20:
+      return read_blocks<Iq4_Nl>;
+    case 23:
+      return read_blocks<Iq4_Xs>;
+    case 39:
+      return read_blocks<Mxfp4>;
     default:
       return nullptr;
   }

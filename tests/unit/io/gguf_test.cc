@@ -91,13 +91,15 @@ TEST(Gguf, ReadsEveryMetadataType) {
 
 // Expected values: the gguf Python package.
 TEST(Gguf, DequantisesEveryFormatToTheBit) {
-  const auto file = open_gguf(data("blocks.gguf"));
-  const auto expected = open_safetensors(data("blocks.safetensors"));
-  ASSERT_EQ(file->tensors().size(), expected->tensors().size());
-  for (const auto& info : expected->tensors()) {
-    const auto got = read_tensor(*file, info.name);
-    EXPECT_EQ(got.sizes(), at::IntArrayRef(info.shape)) << info.name;
-    EXPECT_TRUE(at::equal(got.to(at::kFloat), read_tensor(*expected, info.name))) << info.name;
+  for (const std::string name : {"blocks", "grid_blocks"}) {
+    const auto file = open_gguf(data(name + ".gguf"));
+    const auto expected = open_safetensors(data(name + ".safetensors"));
+    ASSERT_EQ(file->tensors().size(), expected->tensors().size());
+    for (const auto& info : expected->tensors()) {
+      const auto got = read_tensor(*file, info.name);
+      EXPECT_EQ(got.sizes(), at::IntArrayRef(info.shape)) << info.name;
+      EXPECT_TRUE(at::equal(got.to(at::kFloat), read_tensor(*expected, info.name).to(at::kFloat))) << info.name;
+    }
   }
 }
 
@@ -224,7 +226,7 @@ TEST(GgufDamaged, SaysWhatIsWrongAndWhere) {
   expect(Bytes().header(1, 0).tensor("w", {4}, 0, 32).pad_and_fill(16), "tensor 'w'");
   expect(Bytes().header(1, 0).tensor("w", {4}, 0, 1).pad_and_fill(64), "expected a multiple of 32");
   expect(Bytes().header(1, 0).tensor("w", {33}, 2, 0).pad_and_fill(640), "rows of a multiple of 32 elements, found 33");
-  expect(Bytes().header(1, 0).tensor("w", {256}, 16, 0).pad_and_fill(640), "stored as IQ2_XXS (type 16)");
+  expect(Bytes().header(1, 0).tensor("w", {256}, 40, 0).pad_and_fill(640), "stored as NVFP4 (type 40)");
   expect(Bytes().header(1, 0).tensor("w", {256}, 99, 0).pad_and_fill(640), "an unknown type (type 99)");
   const auto huge = std::uint64_t{1} << 62;
   expect(Bytes().header(1, 0).tensor("w", {huge, huge}, 0, 0).pad_and_fill(640), "exceeds 2^63");

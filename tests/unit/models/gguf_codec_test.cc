@@ -19,30 +19,32 @@ namespace {
 const std::string kGgufFolder = std::string(TESSERA_TEST_DATA) + "/gguf/";
 
 TEST(GgufCodec, EveryBlockFormatHasTheValuesOfTheDenseReader) {
-  const auto file = io::open_gguf(kGgufFolder + "blocks.gguf");
   std::set<std::string> formats;
-  for (const auto& info : file->tensors()) {
-    const auto* block = file->block_of(info.name);
-    if (!block) continue;
-    SCOPED_TRACE(block->name);
-    formats.insert(block->name);
-    const auto columns = info.shape.back(), rows = info.numel() / columns;
-    const auto expected = io::read_tensor(*file, info.name).view({rows, columns});
-    tensor::PackedMatrix matrix{quant::gguf_codec(*block), rows, columns, {at::empty({info.nbytes()}, at::kByte)}};
-    file->read_bytes(info.name, 0, matrix.fields[0]);
-    EXPECT_TRUE(at::equal(tensor::unpack(matrix, at::kFloat), expected));
-    const tensor::MatrixTile tile{rows - 1, 1, 5, columns - 9};
-    EXPECT_TRUE(at::equal(tensor::unpack(matrix, tile, at::kFloat),
-                          expected.narrow(0, tile.row, 1).narrow(1, tile.column, tile.columns)));
-    matrix.fields[0] = matrix.fields[0].to(test::fake_device());  // decoded by the host
-    const auto there = tensor::unpack(matrix, at::kFloat);
-    EXPECT_EQ(there.device(), test::fake_device());
-    EXPECT_TRUE(at::equal(there.cpu(), expected));
+  for (const char* name : {"blocks.gguf", "grid_blocks.gguf"}) {
+    const auto file = io::open_gguf(kGgufFolder + name);
+    for (const auto& info : file->tensors()) {
+      const auto* block = file->block_of(info.name);
+      if (!block) continue;
+      SCOPED_TRACE(block->name);
+      formats.insert(block->name);
+      const auto columns = info.shape.back(), rows = info.numel() / columns;
+      const auto expected = io::read_tensor(*file, info.name).view({rows, columns});
+      tensor::PackedMatrix matrix{quant::gguf_codec(*block), rows, columns, {at::empty({info.nbytes()}, at::kByte)}};
+      file->read_bytes(info.name, 0, matrix.fields[0]);
+      EXPECT_TRUE(at::equal(tensor::unpack(matrix, at::kFloat), expected));
+      const tensor::MatrixTile tile{rows - 1, 1, 5, columns - 9};
+      EXPECT_TRUE(at::equal(tensor::unpack(matrix, tile, at::kFloat),
+                            expected.narrow(0, tile.row, 1).narrow(1, tile.column, tile.columns)));
+      matrix.fields[0] = matrix.fields[0].to(test::fake_device());  // decoded by the host
+      const auto there = tensor::unpack(matrix, at::kFloat);
+      EXPECT_EQ(there.device(), test::fake_device());
+      EXPECT_TRUE(at::equal(there.cpu(), expected));
+    }
   }
-  EXPECT_EQ(formats.size(), 10u);
+  EXPECT_EQ(formats.size(), 22u);
 }
 
-/// A matrix of any codes, whose scales are numbers.
+/// A matrix of any codes, whose scales are numbers. `scales`: where their low bytes are; the high ones are set.
 tensor::PackedMatrix of_any_codes(const io::GgufBlock& block, std::int64_t rows, std::int64_t columns,
                                   const std::vector<std::int64_t>& scales, std::mt19937& random) {
   auto bytes = at::empty({rows * columns / block.elements * block.bytes}, at::kByte);
@@ -57,7 +59,8 @@ tensor::PackedMatrix of_any_codes(const io::GgufBlock& block, std::int64_t rows,
 TEST(GgufCodec, RowsOfBfloat16AreTheRoundedValues) {
   if (cpu_level() < CpuLevel::kAvx512Bf16) GTEST_SKIP() << "this processor has no such loops";
   const std::map<std::uint32_t, std::vector<std::int64_t>> scales_of = {
-      {2, {0}}, {3, {0, 2}}, {6, {0}}, {7, {0, 2}}, {8, {0}}, {12, {0, 2}}, {13, {0, 2}}, {14, {208}}};
+      {2, {0}},     {3, {0, 2}}, {6, {0}},  {7, {0, 2}}, {8, {0}},  {12, {0, 2}},
+      {13, {0, 2}}, {14, {208}}, {20, {0}}, {23, {0}},   {39, {-1}}};
   std::mt19937 random(1);
   for (const auto& [type, scales] : scales_of) {
     const auto& block = *io::gguf_block(type);
