@@ -12,7 +12,9 @@
 #include <vector>
 
 #include "quant/code_kernels.h"
+#include "quant/grouped_products.h"
 #include "tensor/device_codec.h"
+#include "tensor/panel_codec.h"
 #include "tessera/base/error.h"
 
 namespace tessera::quant {
@@ -22,7 +24,7 @@ constexpr std::size_t kWords = 0, kZeroWords = 1, kGroupScales = 2, kGroupOfInpu
 /// Where in its word AWQ puts each of eight neighbours.
 constexpr std::array<int, 8> kAwqPlace = {0, 4, 1, 5, 2, 6, 3, 7};
 
-class GroupedCodec final : public tensor::Codec, public tensor::DeviceCodec {
+class GroupedCodec final : public tensor::Codec, public tensor::FewRowsCodec, public tensor::DeviceCodec {
  public:
   explicit GroupedCodec(const GroupedSettings& s) : s_(s), per_word_(32 / s.bits), mask_((1u << s.bits) - 1) {}
 
@@ -70,6 +72,27 @@ class GroupedCodec final : public tensor::Codec, public tensor::DeviceCodec {
       read_scales(matrix, row, groups, scales, zeros);
       scale(groups, scales, zeros, out);
     }
+  }
+
+  bool has_few_rows_product(const tensor::PackedMatrix& m) const override {
+    const bool has_words = m.rows % per_word_ == 0 && m.columns % per_word_ == 0 && s_.group_size % per_word_ == 0;
+    return has_grouped_products() && s_.bits == 4 && !s_.listed && has_words && s_.scales != at::kFloat;
+  }
+  void few_rows_product(const tensor::PackedMatrix& m, std::int64_t first, std::int64_t count, const std::uint16_t* x,
+                        std::int64_t x_stride, std::int64_t few, float* y, std::int64_t y_stride) const override {
+    grouped_product({.layout = s_.layout,
+                     .zeros_less_one = is_gptq() && s_.zeros_less_one,
+                     .scales_are_half = s_.scales == at::kHalf,
+                     .rows = m.rows,
+                     .columns = m.columns,
+                     .group_size = s_.group_size,
+                     .words = m.fields[kWords].const_data_ptr<std::int32_t>(),
+                     .zeros = m.fields[kZeroWords].const_data_ptr<std::int32_t>(),
+                     .scales = static_cast<const std::uint16_t*>(m.fields[kGroupScales].const_data_ptr()),
+                     .x = x,
+                     .few = few,
+                     .x_stride = x_stride},
+                    first, count, y, y_stride);
   }
 
   at::Tensor decode_there(const tensor::PackedMatrix& matrix, at::ScalarType dtype) const override {

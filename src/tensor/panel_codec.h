@@ -1,6 +1,6 @@
 #pragma once
 // What a codec may offer beside tensor::Codec: panels of bfloat16 pairs, or rows of bfloat16, straight from the codes,
-// as products read them (nn/kernels/bf16_gemm.h).
+// as products read them (nn/kernels/bf16_gemm.h); or products of its own.
 #include <cstdint>
 
 #include "tessera/tensor/codec.h"
@@ -27,6 +27,20 @@ class PanelCodec {
   /// The same values in rows, `stride` elements apart. False likewise.
   virtual bool decode_rows(const PackedMatrix& matrix, const MatrixTile& tile, std::uint16_t* out,
                            std::int64_t stride) const = 0;
+};
+
+/// A codec that multiplies a few rows itself, because its codes do not lie by rows of the matrix.
+class FewRowsCodec {
+ public:
+  virtual ~FewRowsCodec() = default;
+  /// Whether this processor and this matrix have a fast way.
+  virtual bool has_few_rows_product(const PackedMatrix& matrix) const = 0;
+  /// y = x W^T in float32, of rows [first, first + count) of the matrix: y[f * y_stride + r] for row first + r. x:
+  /// bfloat16 [few, columns], at most 8 rows, x_stride elements apart. first and, but at the matrix's end, count:
+  /// multiples of Codec::rows_together(). Called by several threads at a time.
+  virtual void few_rows_product(const PackedMatrix& matrix, std::int64_t first, std::int64_t count,
+                                const std::uint16_t* x, std::int64_t x_stride, std::int64_t few, float* y,
+                                std::int64_t y_stride) const = 0;
 };
 
 }  // namespace tessera::tensor

@@ -73,19 +73,38 @@ void float_product(const at::Tensor& x, const tensor::PackedMatrix& matrix, cons
   });
 }
 
-void bfloat16_product(const at::Tensor& x, const tensor::PackedMatrix& matrix, const at::Tensor& u, const at::Tensor& v,
-                      const at::Tensor& out) {
-  const auto few = x.size(0);
+struct Bfloat16Product {
+  const at::Tensor &x, &u, &v, &out;
+  std::int64_t few() const { return x.size(0); }
+  /// Writes columns [first, first + count) of out, of sums x W^T that are `stride` apart.
+  void put(std::int64_t first, std::int64_t count, float* sums, std::int64_t stride) const {
+    if (u.defined())
+      kernels::cached_row_products(bits_of(u), u.stride(0), few(), bits_of(v) + first * v.stride(1),
+                                   {count, v.size(0), v.stride(1)}, sums, stride, true);
+    auto* to = static_cast<std::uint16_t*>(out.mutable_data_ptr()) + first;
+    for (std::int64_t f = 0; f < few(); ++f) kernels::narrow(sums + f * stride, to + f * out.size(1), count);
+  }
+};
+
+void product_of_codec(const Bfloat16Product& p, const tensor::PackedMatrix& matrix, const tensor::FewRowsCodec& codec) {
+  const auto together = matrix.codec->rows_together();
+  for_rows((matrix.rows + together - 1) / together, together * matrix.columns, [&](auto begin, auto end) {
+    const auto first = begin * together, count = std::min(end * together, matrix.rows) - first;
+    const auto sums = at::empty({p.few(), count}, at::kFloat);
+    auto* const values = sums.template mutable_data_ptr<float>();
+    codec.few_rows_product(matrix, first, count, bits_of(p.x), p.x.stride(0), p.few(), values, count);
+    p.put(first, count, values, count);
+  });
+}
+
+void bfloat16_product(const Bfloat16Product& p, const tensor::PackedMatrix& matrix) {
+  const auto* codec = dynamic_cast<const tensor::FewRowsCodec*>(matrix.codec.get());
+  if (codec && codec->has_few_rows_product(matrix)) return product_of_codec(p, matrix, *codec);
   for_decoded_rows<std::uint16_t>(matrix, [&](std::int64_t first, std::int64_t count, const std::uint16_t* values) {
     std::array<float, kMostFewRows * kMostTogether> sums;
-    kernels::cached_row_products(bits_of(x), x.stride(0), few, values, {count, matrix.columns, matrix.columns},
+    kernels::cached_row_products(bits_of(p.x), p.x.stride(0), p.few(), values, {count, matrix.columns, matrix.columns},
                                  sums.data(), kMostTogether, false);
-    if (u.defined())
-      kernels::cached_row_products(bits_of(u), u.stride(0), few, bits_of(v) + first * v.stride(1),
-                                   {count, v.size(0), v.stride(1)}, sums.data(), kMostTogether, true);
-    auto* to = static_cast<std::uint16_t*>(out.mutable_data_ptr()) + first;
-    for (std::int64_t f = 0; f < few; ++f)
-      kernels::narrow(sums.data() + f * kMostTogether, to + f * matrix.rows, count);
+    p.put(first, count, sums.data(), kMostTogether);
   });
 }
 
@@ -108,7 +127,7 @@ at::Tensor packed_rows_product(const at::Tensor& x, const tensor::PackedMatrix& 
   if (x.scalar_type() == at::kFloat) {
     float_product(x.contiguous(), matrix, out);
   } else {
-    bfloat16_product(x.stride(1) == 1 ? x : x.contiguous(), matrix, u, v, out);
+    bfloat16_product({x.stride(1) == 1 ? x : x.contiguous(), u, v, out}, matrix);
   }
   return out;
 }

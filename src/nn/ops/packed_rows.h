@@ -1,6 +1,7 @@
 #pragma once
 // Products of a few rows with a packed matrix, as generated tokens need them: some rows of the matrix at a time are
-// decoded in the first cache and multiplied there. The sums of bfloat16 are in another order than those of more rows.
+// decoded in the first cache and multiplied there, or the codec multiplies (tensor::FewRowsCodec). The sums of bfloat16
+// are in another order than those of more rows.
 #include <ATen/core/Tensor.h>
 
 #include "tessera/tensor/codec.h"

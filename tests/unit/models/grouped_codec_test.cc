@@ -6,8 +6,11 @@
 #include <map>
 #include <vector>
 
+#include "base/cpu_level.h"
+#include "quant/grouped_codec.h"
 #include "quant/packed_source.h"
 #include "support/fake_device.h"
+#include "tensor/panel_codec.h"
 #include "tessera/base/error.h"
 #include "tessera/io/tensor_source.h"
 #include "tessera/nn/weight.h"
@@ -49,6 +52,68 @@ TEST(GroupedCodec, ValuesAreScaleTimesCodeLessZero) {
     EXPECT_EQ(source->codec("l.weight")->name().find("activations") != std::string::npos,
               name == "gptq_g64_act" || name == "gptq_short_last");
   }
+}
+
+/// A matrix of any codes and zero points.
+tensor::PackedMatrix of_any_codes(const GroupedSettings& settings, std::int64_t rows, std::int64_t columns) {
+  tensor::PackedMatrix out{grouped_codec(settings), rows, columns, {}};
+  for (const auto& field : out.codec->fields(rows, columns))
+    out.fields.push_back(field.dtype == at::kInt
+                             ? at::randint(-(1LL << 31), 1LL << 31, field.shape, at::kLong).to(at::kInt)
+                             : at::randn(field.shape).to(field.dtype));
+  return out;
+}
+
+/// |x| |W|^T, which the rounding of sums is measured by.
+at::Tensor largest_sums(const at::Tensor& x, const at::Tensor& w) {
+  return at::matmul(x.abs(), w.abs().t());
+}
+
+TEST(GroupedCodec, ProductsOfAFewRowsAreThoseOfTheValues) {
+  if (cpu_level() < CpuLevel::kAvx512Bf16) GTEST_SKIP() << "this processor has no such loops";
+  at::manual_seed(1);
+  const std::int64_t columns = 672;
+  for (const auto layout : {WordLayout::kGptq, WordLayout::kAwq})
+    for (const std::int64_t rows : {8, 64, 200, 280})  // words of a vector and a half, a last half of a vector
+      for (const std::int64_t group : {8, 40, 64, 128, 672})
+        for (const auto scales : {at::kHalf, at::kBFloat16}) {
+          const GroupedSettings settings{.layout = layout,
+                                         .groups = (columns + group - 1) / group,
+                                         .group_size = group,
+                                         .zeros_less_one = group > 40,
+                                         .scales = scales};
+          const auto matrix = of_any_codes(settings, rows, columns);
+          SCOPED_TRACE(matrix.codec->name());
+          const auto& codec = dynamic_cast<const tensor::FewRowsCodec&>(*matrix.codec);
+          ASSERT_TRUE(codec.has_few_rows_product(matrix));
+          const auto w = tensor::unpack(matrix, at::kFloat).to(at::kDouble);
+          for (const std::int64_t few : {1, 2, 3, 4, 5, 8}) {
+            const auto x = at::randn({few, columns + 2}).to(at::kBFloat16).narrow(1, 0, columns);
+            const auto exact = x.to(at::kDouble), expected = at::matmul(exact, w.t());
+            const auto y = at::full({few, rows + 1}, 7.0F);
+            const auto multiply = [&](std::int64_t first, std::int64_t count) {
+              codec.few_rows_product(matrix, first, count, static_cast<const std::uint16_t*>(x.const_data_ptr()),
+                                     x.stride(0), few, y.mutable_data_ptr<float>() + first, rows + 1);
+            };
+            const auto half = rows / 32 * 16;
+            if (half > 0) multiply(0, half);
+            multiply(half, rows - half);
+            const auto error = (y.narrow(1, 0, rows).to(at::kDouble) - expected).abs();
+            EXPECT_LT((error / largest_sums(exact, w)).max().item<double>(), 2e-6) << rows << " " << few;
+            EXPECT_TRUE(at::all(y.select(1, rows) == 7).item<bool>()) << "written behind a row";
+          }
+        }
+}
+
+TEST(GroupedCodec, ProductsOfAFewRowsNeedGroupsOfWholeWords) {
+  const auto has = [](const GroupedSettings& settings) {
+    const auto matrix = of_any_codes(settings, 64, 96);
+    return dynamic_cast<const tensor::FewRowsCodec&>(*matrix.codec).has_few_rows_product(matrix);
+  };
+  EXPECT_FALSE(has({.groups = 8, .group_size = 12}));
+  EXPECT_FALSE(has({.bits = 8, .groups = 3, .group_size = 32}));
+  EXPECT_FALSE(has({.groups = 3, .group_size = 32, .listed = true}));
+  EXPECT_FALSE(has({.groups = 3, .group_size = 32, .scales = at::kFloat}));
 }
 
 TEST(GroupedCodec, PartsAndProductsAreThoseOfTheValues) {
