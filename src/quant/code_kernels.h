@@ -5,6 +5,9 @@
 
 namespace tessera::quant {
 
+/// At least so many are worth a thread.
+constexpr std::int64_t kElementsOfThread = 1 << 15;
+
 /// out[i] = codes[i] * scale.
 void scale_int8(const std::int8_t* codes, std::int64_t count, float scale, float* out);
 

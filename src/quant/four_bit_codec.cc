@@ -22,8 +22,6 @@
 namespace tessera::quant {
 namespace {
 
-constexpr std::int64_t kElementsOfThread = 1 << 15;  // at least
-
 enum Field : std::size_t { kCodes, kAbsmax, kNestedAbsmax, kNestedOffset };
 
 /// The scale of an element's block.

@@ -6,6 +6,7 @@
 #include <ATen/ops/_int_mm.h>
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/constant_pad_nd.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/nan_to_num.h>
@@ -15,17 +16,23 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+#include <mutex>
 #include <vector>
 
 #include "base/cpu_level.h"
 #include "quant/code_kernels.h"
 #include "quant/encode_kernels.h"
+#include "quant/int8_products.h"
 #include "tensor/device_codec.h"
 
 namespace tessera::quant {
 namespace {
 
 constexpr std::size_t kInt8Codes = 0, kInt8Scales = 1;  // places among the fields
+constexpr float kSquared = 6.200124e-05F;               // 1 / 127^2, as bitsandbytes has it
 
 float in_half(float x) {
   return static_cast<float>(c10::Half(x));
@@ -62,6 +69,31 @@ at::Tensor product_by_floats(const at::Tensor& a, const at::Tensor& b) {
   return sums;
 }
 
+/// The sums of a few rows on a CPU, scaled: sum * (x's scale * w's scale) / 127^2, float32 [few, rows].
+at::Tensor few_rows_product(const Int8Rows& x, const at::Tensor& codes, const at::Tensor& scales) {
+  const auto few = x.codes.size(0), columns = codes.size(1), rows = codes.size(0);
+  const auto shifted = x.codes.bitwise_xor(-128);  // code + 128 as a byte without a sign
+  const auto y = at::empty({few, rows}, at::kFloat);
+  const auto* w_scales = scales.const_data_ptr<float>();
+  const auto* x_scales = x.scales.const_data_ptr<float>();
+  at::parallel_for(0, rows, kElementsOfThread / columns + 1, [&](std::int64_t begin, std::int64_t end) {
+    constexpr std::int64_t kTogether = 64;
+    std::array<std::int32_t, kMostInt8Rows * kTogether> sums;
+    for (; begin < end; begin += kTogether) {
+      const auto count = std::min(kTogether, end - begin);
+      int8_row_products(reinterpret_cast<const std::uint8_t*>(shifted.const_data_ptr<std::int8_t>()), columns, few,
+                        codes.const_data_ptr<std::int8_t>() + begin * columns, count, columns, sums.data(), kTogether);
+      for (std::int64_t f = 0; f < few; ++f) {
+        auto* to = y.mutable_data_ptr<float>() + f * rows + begin;
+        for (std::int64_t r = 0; r < count; ++r)
+          to[r] = static_cast<float>(sums[static_cast<std::size_t>(f * kTogether + r)]) *
+                  (x_scales[f] * w_scales[begin + r]) * kSquared;
+      }
+    }
+  });
+  return y;
+}
+
 /// a b^T, of codes, in int32. libtorch mistakes the rows of a single column. On a GPU it has products of more than 16
 /// rows of a, and multiples of 8 otherwise.
 at::Tensor int8_product(const at::Tensor& a, const at::Tensor& b) {
@@ -76,6 +108,24 @@ at::Tensor int8_product(const at::Tensor& a, const at::Tensor& b) {
   return at::_int_mm(padded(a, more), padded(b, missing(b.size(0))).t())
       .narrow(0, 0, a.size(0))
       .narrow(1, 0, b.size(0));
+}
+
+/// int8_rows() by operators, where x lies.
+Int8Rows rows_there(const at::Tensor& x, double threshold) {
+  const at::NoGradGuard no_grad;
+  Int8Rows out;
+  auto values = x.to(at::kHalf);
+  if (threshold > 0) {
+    const auto is_outlier = values.abs().ge(threshold);
+    out.outliers = is_outlier.any(0).nonzero().view(-1);
+    if (out.outliers.numel() > 0) values = values.masked_fill(is_outlier, 0);
+  }
+  values = values.to(at::kFloat);
+  out.scales = values.abs().amax(1);
+  const auto scaled = values.mul_(out.scales.reciprocal().mul_(127.0).unsqueeze(1));
+  out.codes = at::nan_to_num(at::round(scaled), 0.0).to(at::kChar);  // a row of zeros
+  if (out.outliers.defined() && out.outliers.numel() > 0) out.codes.index_fill_(1, out.outliers, 0);
+  return out;
 }
 
 class Int8Codec final : public tensor::Codec, public tensor::DeviceCodec {
@@ -96,7 +146,6 @@ class Int8Codec final : public tensor::Codec, public tensor::DeviceCodec {
   void encode(const float* values, std::int64_t numel, const std::vector<std::byte*>& out) const override {
     auto* scales = reinterpret_cast<float*>(out[kInt8Scales]);
     auto* codes = reinterpret_cast<std::int8_t*>(out[kInt8Codes]);
-    constexpr std::int64_t kElementsOfThread = 1 << 15;  // at least
     const auto grain = std::max<std::int64_t>(1, kElementsOfThread / columns_);
     at::parallel_for(0, numel / columns_, grain, [&](std::int64_t first, std::int64_t last) {
       const auto begin = first * columns_;
@@ -127,9 +176,11 @@ class Int8Codec final : public tensor::Codec, public tensor::DeviceCodec {
     const at::NoGradGuard no_grad;
     const auto rows = int8_rows(x, threshold_);
     const auto &codes = matrix.fields[kInt8Codes], scales = matrix.fields[kInt8Scales].unsqueeze(0);
-    constexpr double kSquared = 6.200124e-05;  // 1 / 127^2, as bitsandbytes has it
-    const auto sums = int8_product(rows.codes, codes);
-    auto y = (sums * (rows.scales.unsqueeze(1) * scales)).mul_(kSquared).to(x.scalar_type());
+    const bool is_few = x.is_cpu() && x.size(0) <= kMostInt8Rows && matrix.columns <= kMostInt8Columns;
+    auto y = is_few && has_int8_products()
+                 ? few_rows_product(rows, codes, matrix.fields[kInt8Scales])
+                 : (int8_product(rows.codes, codes) * (rows.scales.unsqueeze(1) * scales)).mul_(kSquared);
+    y = y.to(x.scalar_type());
     if (!rows.outliers.defined() || rows.outliers.numel() == 0) return y;
     const auto columns =
         (codes.index_select(1, rows.outliers).to(at::kFloat) * scales.t()).mul_(1.0 / 127).to(x.scalar_type());
@@ -159,18 +210,41 @@ void encode_int8(const float* x, std::int64_t rows, std::int64_t columns, const 
 
 Int8Rows int8_rows(const at::Tensor& x, double threshold) {
   const at::NoGradGuard no_grad;
-  Int8Rows out;
-  auto values = x.to(at::kHalf);
-  if (threshold > 0) {
-    const auto is_outlier = values.abs().ge(threshold);
-    out.outliers = is_outlier.any(0).nonzero().view(-1);
-    if (out.outliers.numel() > 0) values = values.masked_fill(is_outlier, 0);
-  }
-  values = values.to(at::kFloat);
-  out.scales = values.abs().amax(1);
-  const auto scaled = values.mul_(out.scales.reciprocal().mul_(127.0).unsqueeze(1));
-  out.codes = at::nan_to_num(at::round(scaled), 0.0).to(at::kChar);  // a row of zeros
-  if (out.outliers.defined() && out.outliers.numel() > 0) out.codes.index_fill_(1, out.outliers, 0);
+  if (!x.is_cpu()) return rows_there(x, threshold);
+  const auto rows = x.size(0), columns = x.size(1);
+  const auto values = x.to(at::kFloat).contiguous();
+  const float from = threshold > 0 ? in_half(static_cast<float>(threshold)) : std::numeric_limits<float>::infinity();
+  Int8Rows out{at::empty({rows, columns}, at::kChar), at::empty({rows}, at::kFloat), {}};
+  std::vector<bool> has_outlier(static_cast<std::size_t>(columns));
+  std::mutex mutex;  // of has_outlier
+  at::parallel_for(0, rows, kElementsOfThread / columns + 1, [&](std::int64_t begin, std::int64_t end) {
+    std::vector<float> without;  // a row's outliers
+    for (auto r = begin; r < end; ++r) {
+      const auto* row = values.const_data_ptr<float>() + r * columns;
+      float scale = in_half(largest_magnitude(row, columns));
+      if (threshold > 0 && !(scale < from)) {
+        without.assign(row, row + columns);
+        const std::lock_guard lock(mutex);
+        for (std::int64_t c = 0; c < columns; ++c) {
+          auto& value = without[static_cast<std::size_t>(c)];
+          if (!(std::abs(in_half(value)) >= from)) continue;
+          value = 0;
+          has_outlier[static_cast<std::size_t>(c)] = true;
+        }
+        row = without.data();
+        scale = in_half(largest_magnitude(row, columns));
+      }
+      out.scales.mutable_data_ptr<float>()[r] = scale;
+      encode_int8(row, 1, columns, &scale, out.codes.mutable_data_ptr<std::int8_t>() + r * columns);
+    }
+  });
+  if (threshold <= 0) return out;
+  std::vector<std::int64_t> outliers;
+  for (std::int64_t c = 0; c < columns; ++c)
+    if (has_outlier[static_cast<std::size_t>(c)]) outliers.push_back(c);
+  out.outliers = at::empty({static_cast<std::int64_t>(outliers.size())}, at::kLong);
+  std::copy(outliers.begin(), outliers.end(), out.outliers.mutable_data_ptr<std::int64_t>());
+  if (!outliers.empty()) out.codes.index_fill_(1, out.outliers, 0);
   return out;
 }
 

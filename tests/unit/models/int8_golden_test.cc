@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <tuple>
 #include <vector>
 
@@ -199,6 +200,39 @@ TEST(Int8, ProductsOfCodesAreExact) {
   expect_exact(3, 1, 5);
   expect_exact(9, 70, 33);
   expect_exact(2, 2500, 17);
+}
+
+TEST(Int8, AFewRowsHaveTheBitsThatTheyHaveAmongMany) {
+  at::manual_seed(10);
+  for (const std::int64_t in : {1, 63, 64, 200, 577})
+    for (const std::int64_t out : {1, 7, 130}) {
+      const auto matrix =
+          std::make_shared<const tensor::PackedMatrix>(tensor::pack(int8_codec(in, 0), at::randn({out, in})));
+      const nn::Weight weight(matrix, nn::PackedProduct::kOfInference);
+      const auto x = at::randn({20, in});
+      const auto expected = weight.product(x);
+      for (std::int64_t few = 1; few <= 8; ++few)
+        EXPECT_TRUE(at::equal(weight.product(x.narrow(0, 11, few)), expected.narrow(0, 11, few)))
+            << few << ' ' << out << ' ' << in;
+    }
+}
+
+TEST(Int8, RowsOfAnInputAreThoseThatOperatorsMake) {
+  constexpr float kInf = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
+  at::manual_seed(11);
+  for (const double threshold : {0.0, 2.0, 6.0, 6.1})
+    for (const auto dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+      auto x = at::randn({9, 37}).mul_(2).to(dtype);
+      x.select(0, 1).zero_();
+      x.select(0, 2).fill_(7);
+      x[3][4] = kNan, x[4][5] = kInf, x[4][6] = -kInf, x[5][7] = 70000.0, x[6][8] = 6.0, x[6][9] = 5.998,
+      x[7][3] = -6.1;
+      const auto rows = int8_rows(x, threshold), there = int8_rows(x.to(test::fake_device()), threshold);
+      EXPECT_TRUE(at::equal(rows.codes, there.codes.cpu())) << threshold << ' ' << dtype;
+      EXPECT_TRUE(at::allclose(rows.scales, there.scales.cpu(), 0, 0, true)) << threshold << ' ' << dtype;
+      ASSERT_EQ(rows.outliers.defined(), there.outliers.defined());
+      EXPECT_TRUE(threshold <= 0 || at::equal(rows.outliers, there.outliers.cpu())) << threshold << ' ' << dtype;
+    }
 }
 
 TEST(Int8, ARangeThatIsPackedWhileReadHasTheBytesOfTheWholeMatrix) {
