@@ -1,14 +1,18 @@
 #include "quant/grouped_codec.h"
 
+#include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
 #include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
+#include <bit>
+#include <cstring>
 #include <vector>
 
 #include "quant/code_kernels.h"
@@ -23,6 +27,20 @@ namespace {
 constexpr std::size_t kWords = 0, kZeroWords = 1, kGroupScales = 2, kGroupOfInput = 3;  // places among the fields
 /// Where in its word AWQ puts each of eight neighbours.
 constexpr std::array<int, 8> kAwqPlace = {0, 4, 1, 5, 2, 6, 3, 7};
+
+float sum_of_floats(const std::uint32_t* words, std::int64_t count) {
+  float sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (std::int64_t i = 0; i < count; ++i) sum += std::bit_cast<float>(words[i]);
+  return sum;
+}
+float sum_of_pairs(const std::uint32_t* words, std::int64_t count) {
+  float sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (std::int64_t i = 0; i < count; ++i)
+    sum += std::bit_cast<float>(words[i] << 16) + std::bit_cast<float>(words[i] & 0xFFFF0000U);
+  return sum;
+}
 
 class GroupedCodec final : public tensor::Codec, public tensor::FewRowsCodec, public tensor::DeviceCodec {
  public:
@@ -74,25 +92,33 @@ class GroupedCodec final : public tensor::Codec, public tensor::FewRowsCodec, pu
     }
   }
 
-  bool has_few_rows_product(const tensor::PackedMatrix& m) const override {
+  at::Tensor few_rows_product(const tensor::PackedMatrix& m, const at::Tensor& x) const override {
     const bool has_words = m.rows % per_word_ == 0 && m.columns % per_word_ == 0 && s_.group_size % per_word_ == 0;
-    return has_grouped_products() && s_.bits == 4 && !s_.listed && has_words && s_.scales != at::kFloat;
-  }
-  void few_rows_product(const tensor::PackedMatrix& m, std::int64_t first, std::int64_t count, const std::uint16_t* x,
-                        std::int64_t x_stride, std::int64_t few, float* y, std::int64_t y_stride) const override {
-    grouped_product({.layout = s_.layout,
-                     .zeros_less_one = is_gptq() && s_.zeros_less_one,
-                     .scales_are_half = s_.scales == at::kHalf,
-                     .rows = m.rows,
-                     .columns = m.columns,
-                     .group_size = s_.group_size,
-                     .words = m.fields[kWords].const_data_ptr<std::int32_t>(),
-                     .zeros = m.fields[kZeroWords].const_data_ptr<std::int32_t>(),
-                     .scales = static_cast<const std::uint16_t*>(m.fields[kGroupScales].const_data_ptr()),
-                     .x = x,
-                     .few = few,
-                     .x_stride = x_stride},
-                    first, count, y, y_stride);
+    if (!has_grouped_products() || s_.bits != 4 || s_.listed || !has_words) return {};
+    const at::NoGradGuard no_grad;
+    const bool pairs = x.scalar_type() == at::kBFloat16 && has_grouped_pair_products() && s_.scales != at::kFloat;
+    const auto by_input = by_inputs((pairs ? x : x.to(at::kFloat)).contiguous());
+    const auto y = at::empty({x.size(0), m.rows}, at::kFloat);
+    const GroupedProduct product{.layout = s_.layout,
+                                 .zeros_less_one = is_gptq() && s_.zeros_less_one,
+                                 .scale_dtype = s_.scales,
+                                 .rows = m.rows,
+                                 .columns = m.columns,
+                                 .group_size = s_.group_size,
+                                 .words = m.fields[kWords].const_data_ptr<std::int32_t>(),
+                                 .zeros = m.fields[kZeroWords].const_data_ptr<std::int32_t>(),
+                                 .scales = m.fields[kGroupScales].const_data_ptr(),
+                                 .few = x.size(0),
+                                 .x = by_input.words.data(),
+                                 .x_sums = by_input.sums.data()};
+    const auto multiply = pairs ? grouped_pair_product : grouped_product;
+    constexpr std::int64_t kTogether = 16;  // outputs
+    const auto parts = (m.rows + kTogether - 1) / kTogether;
+    at::parallel_for(0, parts, kElementsOfThread / (kTogether * m.columns) + 1, [&](auto begin, auto end) {
+      const auto first = begin * kTogether;
+      multiply(product, first, std::min(end * kTogether, m.rows) - first, y.mutable_data_ptr<float>());
+    });
+    return y;
   }
 
   at::Tensor decode_there(const tensor::PackedMatrix& matrix, at::ScalarType dtype) const override {
@@ -125,6 +151,31 @@ class GroupedCodec final : public tensor::Codec, public tensor::FewRowsCodec, pu
         .bitwise_right_shift(shifts)
         .bitwise_and_(static_cast<std::int64_t>(mask_))
         .flatten(dim, dim + 1);
+  }
+
+  struct ByInputs {
+    std::vector<std::uint32_t> words;  // of float32, [columns, few], or pairs of bfloat16, [columns / 2, few]
+    std::vector<float> sums;           // of each group's inputs: [groups, few]
+  };
+  /// x: [few, columns], contiguous.
+  ByInputs by_inputs(const at::Tensor& x) const {
+    const auto few = x.size(0), columns = x.size(1), groups = (columns + s_.group_size - 1) / s_.group_size;
+    const bool pairs = x.scalar_type() == at::kBFloat16;
+    const auto words = pairs ? columns / 2 : columns, of_group = pairs ? s_.group_size / 2 : s_.group_size;
+    ByInputs out{std::vector<std::uint32_t>(static_cast<std::size_t>(words * few)),
+                 std::vector<float>(static_cast<std::size_t>(groups * few))};
+    std::vector<std::uint32_t> row(static_cast<std::size_t>(words));
+    for (std::int64_t f = 0; f < few; ++f) {
+      const auto bytes = static_cast<std::size_t>(words) * sizeof(std::uint32_t);  // perhaps not aligned as words are
+      std::memcpy(row.data(), static_cast<const std::byte*>(x.const_data_ptr()) + static_cast<std::size_t>(f) * bytes,
+                  bytes);
+      for (std::int64_t w = 0; w < words; ++w) out.words[w * few + f] = row[w];
+      for (std::int64_t g = 0; g < groups; ++g) {
+        const auto begin = g * of_group, count = std::min(of_group, words - begin);
+        out.sums[g * few + f] = (pairs ? sum_of_pairs : sum_of_floats)(row.data() + begin, count);
+      }
+    }
+    return out;
   }
 
   /// Columns begin to end are of one group.

@@ -1,129 +1,113 @@
 #include "quant/grouped_products.h"
 
-#include "base/cpu_level.h"
-#include "tessera/base/error.h"
-
-#if defined(__x86_64__)
-#include <immintrin.h>
-
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <utility>
-#include <vector>
 
-#define TESSERA_GROUPED __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16")))
-#define TESSERA_GROUPED_INLINE TESSERA_GROUPED inline __attribute__((always_inline))
+#include "base/cpu_dispatch.h"
 
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "quant/grouped_products.cc"
+#include <hwy/cache_control.h>
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+HWY_BEFORE_NAMESPACE();
 namespace tessera::quant {
-namespace {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
 
-// Forms with a mask, because g++ 12 warns of the others' own definitions (its bug 105593).
-constexpr __mmask16 kAllLanes = 0xFFFF;
-constexpr __mmask32 kAllHalves = 0xFFFFFFFF, kHighHalves = 0xAAAAAAAA;
-constexpr std::int64_t kLaneCount = 16, kOfWord = 8;
+using Sums = hn::CappedTag<float, 16>;
+using SumVector = hn::Vec<Sums>;
+using WordsOf = hn::RebindToUnsigned<Sums>;
+using WordsVector = hn::Vec<WordsOf>;
 
-/// The 16 codes as bfloat16, twice: a lookup takes five bits of a place.
-TESSERA_GROUPED_INLINE __m512i code_table() {
-  const auto codes = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-  return (__m512i)_mm512_cvtne2ps_pbh(codes, codes);
+constexpr std::int64_t kLanesOfSums = static_cast<std::int64_t>(hn::MaxLanes(Sums())), kOfWord = 8;
+/// Half of the processor's registers.
+constexpr int kSumRegisters = HWY_TARGET <= HWY_AVX3 || !HWY_ARCH_X86 ? 16 : 8;
+
+HWY_INLINE SumVector low_codes(WordsVector words) {
+  const auto codes = hn::And(words, hn::Set(WordsOf(), 15));
+  return hn::ConvertTo(Sums(), hn::BitCast(hn::RebindToSigned<Sums>(), codes));
 }
-TESSERA_GROUPED_INLINE __m512bh codes_at(__m512i places, __m512i table) {
-  return (__m512bh)_mm512_maskz_permutexvar_epi16(kAllHalves, places, table);
+/// `count` elements, then zeros. No byte behind them is read.
+template <class D>
+HWY_INLINE hn::Vec<D> first_of(D d, const hn::TFromD<D>* from, std::size_t count) {
+  if (count == static_cast<std::size_t>(kLanesOfSums)) return hn::LoadU(d, from);
+#if HWY_ARCH_X86 && HWY_TARGET != HWY_SCALAR
+  if constexpr (sizeof(hn::TFromD<D>) == 4) return hn::MaskedLoad(hn::FirstN(d, count), d, from);
+#endif
+  hn::TFromD<D> some[kLanesOfSums] = {};
+  std::copy_n(from, count, some);
+  return hn::LoadU(d, some);
 }
-TESSERA_GROUPED_INLINE __m512bh pair_of(const std::uint16_t* x) {
-  std::int32_t pair = 0;
-  std::memcpy(&pair, x, sizeof pair);
-  return (__m512bh)_mm512_set1_epi32(pair);
+HWY_INLINE WordsVector words_at(const std::int32_t* words, std::size_t count) {
+  return first_of(WordsOf(), reinterpret_cast<const std::uint32_t*>(words), count);
 }
-TESSERA_GROUPED_INLINE __m512i shifted_right(__m512i x, unsigned count) {
-  return _mm512_maskz_srli_epi32(kAllLanes, x, count);
+HWY_INLINE SumVector zeros_of(WordsVector words, const GroupedProduct& p) {
+  return low_codes(p.zeros_less_one ? hn::Add(words, hn::Set(WordsOf(), 1)) : words);
 }
-TESSERA_GROUPED_INLINE __m512i shifted_left(__m512i x, unsigned count) {
-  return _mm512_maskz_slli_epi32(kAllLanes, x, count);
-}
-TESSERA_GROUPED_INLINE __m512 as_float(__m256i halves, bool is_half) {
-  if (is_half) return _mm512_maskz_cvtph_ps(kAllLanes, halves);
-  return (__m512)shifted_left(_mm512_maskz_cvtepu16_epi32(kAllLanes, halves), 16);
-}
-TESSERA_GROUPED_INLINE __m512 zeros_of(__m512i codes, const GroupedProduct& p) {
-  if (p.zeros_less_one) codes = _mm512_add_epi32(codes, _mm512_set1_epi32(1));
-  return _mm512_maskz_cvtepi32_ps(kAllLanes, _mm512_and_si512(codes, _mm512_set1_epi32(15)));
+/// `count` scales from place `at` on.
+HWY_INLINE SumVector scales_at(const GroupedProduct& p, std::int64_t at, std::size_t count) {
+  if (p.scale_dtype == at::kFloat) return first_of(Sums(), static_cast<const float*>(p.scales) + at, count);
+  const auto bits =
+      first_of(hn::Rebind<std::uint16_t, Sums>(), static_cast<const std::uint16_t*>(p.scales) + at, count);
+  if (p.scale_dtype == at::kHalf) return hn::PromoteTo(Sums(), hn::BitCast(hn::Rebind<hwy::float16_t, Sums>(), bits));
+  return hn::BitCast(Sums(), hn::ShiftLeft<16>(hn::PromoteTo(WordsOf(), bits)));
 }
 /// total + scale * (sum - zero * sum of x).
-TESSERA_GROUPED_INLINE __m512 with_group(__m512 total, __m512 scale, __m512 zero, __m512 sum, float x) {
-  return _mm512_fmadd_ps(scale, _mm512_fnmadd_ps(zero, _mm512_set1_ps(x), sum), total);
-}
-/// A group's words further down, which the processor does not foresee.
-TESSERA_GROUPED_INLINE void fetch(const std::int32_t* words) {
-  _mm_prefetch(reinterpret_cast<const char*>(words), _MM_HINT_T0);
+HWY_INLINE SumVector with_group(SumVector total, SumVector scale, SumVector zero, SumVector sum, float x) {
+  return hn::MulAdd(scale, hn::NegMulAdd(zero, hn::Set(Sums(), x), sum), total);
 }
 
-/// Of the inputs of each group the sums of x: [groups, few].
-std::vector<float> group_sums(const GroupedProduct& p) {
-  std::vector<float> out;
-  for (std::int64_t begin = 0; begin < p.columns; begin += p.group_size) {
-    const auto end = std::min(begin + p.group_size, p.columns);
-    for (std::int64_t f = 0; f < p.few; ++f) {
-      float sum = 0;
-      for (auto i = begin; i < end; ++i) {
-        const std::uint32_t bits = std::uint32_t{p.x[f * p.x_stride + i]} << 16;
-        float value = 0;
-        std::memcpy(&value, &bits, sizeof value);
-        sum += value;
-      }
-      out.push_back(sum);
-    }
-  }
-  return out;
-}
-
-/// GPTQ: a word has 8 inputs of an output. 16 Vectors outputs from `row` on; of the last vector those in the mask.
+/// GPTQ: a word has 8 inputs of an output. Vectors of outputs from `row` on, `count` of them in the last vector.
 template <int Few, int Vectors>
-TESSERA_GROUPED_INLINE void gptq_outputs(const GroupedProduct& p, const float* x_sums, std::int64_t row, __mmask16 mask,
-                                         float* y, std::int64_t stride) {
-  const auto table = code_table();
-  const auto mask_of = [&](int v) { return v + 1 == Vectors ? mask : kAllLanes; };
-  __m512 totals[Vectors][Few] = {};
+HWY_INLINE void gptq_outputs(const GroupedProduct& p, std::int64_t row, std::size_t count, float* y) {
+  const auto count_of = [&](int v) { return v + 1 == Vectors ? count : static_cast<std::size_t>(kLanesOfSums); };
+  const auto lanes = hn::Iota(WordsOf(), static_cast<std::uint32_t>(row % kOfWord));
+  const auto word_of = hn::IndicesFromVec(WordsOf(), hn::ShiftRight<3>(lanes));
+  const auto place = hn::ShiftLeft<2>(hn::And(lanes, hn::Set(WordsOf(), kOfWord - 1)));
+  SumVector totals[Vectors][Few];
+  for (auto& of_vector : totals)
+    for (auto& total : of_vector) total = hn::Zero(Sums());
   const auto* words = p.words + row;
-  const auto* scales = p.scales + row;
-  const auto* zeros = p.zeros + row / kOfWord;
-  for (std::int64_t begin = 0; begin < p.columns;
-       begin += p.group_size, x_sums += Few, scales += p.rows, zeros += p.rows / kOfWord) {
+  const auto* x = static_cast<const float*>(p.x);
+  const auto* x_sums = p.x_sums;
+  for (std::int64_t begin = 0, group = 0; begin < p.columns; begin += p.group_size, ++group, x_sums += Few) {
     const auto end = std::min(begin + p.group_size, p.columns);
-    __m512 sums[Vectors][Few] = {};
+    SumVector sums[Vectors][Few];
+    for (auto& of_vector : sums)
+      for (auto& sum : of_vector) sum = hn::Zero(Sums());
     for (auto input = begin; input < end; input += kOfWord, words += p.rows) {
-      const auto* x = p.x + input;
-      __m512i all[Vectors];
+      WordsVector all[Vectors];
 #pragma GCC unroll 4
       for (int v = 0; v < Vectors; ++v) {
-        all[v] = _mm512_maskz_loadu_epi32(mask_of(v), words + v * kLaneCount);
-        fetch(words + v * kLaneCount + p.group_size / kOfWord * p.rows);
+        const auto* from = words + v * kLanesOfSums;
+        all[v] = words_at(from, count_of(v));
+        hwy::Prefetch(from + p.group_size / kOfWord * p.rows);  // a group further, which the processor does not foresee
       }
-#pragma GCC unroll 4
-      for (int pair = 0; pair < 4; ++pair) {
-        __m512bh codes[Vectors];
+#pragma GCC unroll 8
+      for (int k = 0; k < kOfWord; ++k, x += Few) {
+        SumVector codes[Vectors];
 #pragma GCC unroll 4
         for (int v = 0; v < Vectors; ++v) {
-          const auto both = shifted_right(all[v], 8 * pair);
-          codes[v] = codes_at(_mm512_mask_blend_epi16(kHighHalves, both, shifted_left(both, 12)), table);
+          codes[v] = low_codes(all[v]);
+          all[v] = hn::ShiftRight<4>(all[v]);
         }
 #pragma GCC unroll 8
         for (int f = 0; f < Few; ++f) {
-          const auto few = pair_of(x + f * p.x_stride + 2 * pair);
+          const auto few = hn::Set(Sums(), x[f]);
 #pragma GCC unroll 4
-          for (int v = 0; v < Vectors; ++v) sums[v][f] = _mm512_dpbf16_ps(sums[v][f], codes[v], few);
+          for (int v = 0; v < Vectors; ++v) sums[v][f] = hn::MulAdd(few, codes[v], sums[v][f]);
         }
       }
     }
 #pragma GCC unroll 4
     for (int v = 0; v < Vectors; ++v) {
-      const auto both = _mm512_maskz_loadu_epi32(mask_of(v) == kAllLanes ? 3 : 1, zeros + 2 * v);
-      const auto word = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
-      const auto place = _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 0, 4, 8, 12, 16, 20, 24, 28);
-      const auto zero =
-          zeros_of(_mm512_maskz_srlv_epi32(kAllLanes, _mm512_maskz_permutexvar_epi32(kAllLanes, word, both), place), p);
-      const auto scale = as_float(_mm256_maskz_loadu_epi16(mask_of(v), scales + v * kLaneCount), p.scales_are_half);
+      const auto first = row + v * kLanesOfSums;
+      const auto found = words_at(p.zeros + (group * p.rows + first) / kOfWord, (count_of(v) + kOfWord - 1) / kOfWord);
+      const auto zero = zeros_of(hn::Shr(hn::TableLookupLanes(found, word_of), place), p);
+      const auto scale = scales_at(p, group * p.rows + first, count_of(v));
 #pragma GCC unroll 8
       for (int f = 0; f < Few; ++f) totals[v][f] = with_group(totals[v][f], scale, zero, sums[v][f], x_sums[f]);
     }
@@ -131,99 +115,109 @@ TESSERA_GROUPED_INLINE void gptq_outputs(const GroupedProduct& p, const float* x
 #pragma GCC unroll 4
   for (int v = 0; v < Vectors; ++v)
 #pragma GCC unroll 8
-    for (int f = 0; f < Few; ++f) _mm512_mask_storeu_ps(y + f * stride + v * kLaneCount, mask_of(v), totals[v][f]);
+    for (int f = 0; f < Few; ++f) {
+      HWY_ALIGN float lanes[kLanesOfSums];
+      hn::Store(totals[v][f], Sums(), lanes);
+      std::copy_n(lanes, count_of(v), y + f * p.rows + row + v * kLanesOfSums);
+    }
 }
 
 template <int Few>
-TESSERA_GROUPED void gptq_rows(const GroupedProduct& p, const float* x_sums, std::int64_t first, std::int64_t count,
-                               float* y, std::int64_t stride) {
-  constexpr int kVectors = Few <= 4 ? 4 : 2;  // as many sums as registers hold
-  constexpr std::int64_t kStep = kVectors * kLaneCount;
+void gptq_rows(const GroupedProduct& p, std::int64_t first, std::int64_t count, float* y) {
+  constexpr int kVectors = std::clamp(kSumRegisters / Few, 1, 4);
+  constexpr auto kStep = kVectors * kLanesOfSums;
   const auto last = first + count;
-  for (; first + kStep <= last; first += kStep, y += kStep)
-    gptq_outputs<Few, kVectors>(p, x_sums, first, kAllLanes, y, stride);
-  for (; first < last; first += kLaneCount, y += kLaneCount)
-    gptq_outputs<Few, 1>(p, x_sums, first, first + kLaneCount <= last ? kAllLanes : 0xFF, y, stride);
+  for (; first + kStep <= last; first += kStep) gptq_outputs<Few, kVectors>(p, first, kLanesOfSums, y);
+  for (; first < last; first += kLanesOfSums)
+    gptq_outputs<Few, 1>(p, first, static_cast<std::size_t>(std::min(kLanesOfSums, last - first)), y);
 }
 
-/// AWQ: a word has 8 outputs of an input. Of 16 words, or those in the mask, `Places` places from First on:
-/// sums[place][f], lane by word.
+/// Sums, lane by word: totals[place in the word][f].
+template <int Few>
+using WordTotals = SumVector[kOfWord][Few];
+
+/// AWQ: a word has 8 outputs of an input. One group's, of `count` words and of Places places in them from First on.
+/// scales: of the words' outputs, one after the other.
 template <int Few, int First, int Places>
-TESSERA_GROUPED_INLINE void awq_sums(const GroupedProduct& p, const std::int32_t* words, std::int64_t begin,
-                                     std::int64_t end, __mmask16 mask, __m512 (&sums)[Places][Few]) {
-  const auto table = code_table();
+HWY_INLINE void add_awq_group(const GroupedProduct& p, const std::int32_t* words, std::int64_t begin, std::int64_t end,
+                              const float* scales, WordsVector zeros, const float* x_sums, std::size_t count,
+                              WordTotals<Few>& totals) {
   const auto apart = p.rows / kOfWord;
-  for (auto input = begin; input < end; input += 2, words += 2 * apart) {
-    const auto* x = p.x + input;
-    const auto even = _mm512_maskz_loadu_epi32(mask, words), odd = _mm512_maskz_loadu_epi32(mask, words + apart);
-    if (First == 0)
-      for (const auto* line : {words + p.group_size * apart, words + (p.group_size + 1) * apart})
-        fetch(line), fetch(line + kLaneCount - 1);
+  SumVector sums[Places][Few];
+  for (auto& of_place : sums)
+    for (auto& sum : of_place) sum = hn::Zero(Sums());
+  constexpr int kUnrolled = 4;  // the compiler keeps sums in memory between steps of the loop
+  const auto* line = words;
+  const auto* x = static_cast<const float*>(p.x) + begin * Few;
+  for (auto input = begin; input < end; input += kUnrolled) {
+#pragma GCC unroll 4
+    for (int k = 0; k < kUnrolled; ++k, line += apart, x += Few) {
+      auto all = hn::ShiftRight<4 * First>(words_at(line, count));
+      if (First == 0) {  // a group further, which the processor does not foresee
+        hwy::Prefetch(line + p.group_size * apart);
+        hwy::Prefetch(line + p.group_size * apart + kLanesOfSums - 1);
+      }
+      SumVector codes[Places];
 #pragma GCC unroll 8
-    for (int i = 0; i < Places; ++i) {
-      const unsigned shift = 4 * (First + i);
-      const auto low = shifted_right(even, shift);
-      const auto high = shift < 16 ? shifted_left(odd, 16 - shift) : shifted_right(odd, shift - 16);
-      const auto codes = codes_at(_mm512_mask_blend_epi16(kHighHalves, low, high), table);
+      for (int i = 0; i < Places; ++i, all = hn::ShiftRight<4>(all)) codes[i] = low_codes(all);
 #pragma GCC unroll 8
-      for (int f = 0; f < Few; ++f) sums[i][f] = _mm512_dpbf16_ps(sums[i][f], codes, pair_of(x + f * p.x_stride));
+      for (int f = 0; f < Few; ++f) {
+        const auto few = hn::Set(Sums(), x[f]);
+#pragma GCC unroll 8
+        for (int i = 0; i < Places; ++i) sums[i][f] = hn::MulAdd(few, codes[i], sums[i][f]);
+      }
     }
   }
-}
-
-/// 8 outputs of each of 16 words, lane by word.
-template <int Few>
-using WordTotals = __m512[kOfWord][Few];
-
-/// One group's. scales, zeros: of the first word.
-template <int Few, int First, int Places>
-TESSERA_GROUPED_INLINE void add_awq_group(const GroupedProduct& p, const std::int32_t* words, std::int64_t begin,
-                                          std::int64_t end, const std::uint16_t* scales, const std::int32_t* zeros,
-                                          const float* x_sums, __mmask16 mask, WordTotals<Few>& totals) {
-  __m512 sums[Places][Few] = {};
-  awq_sums<Few, First, Places>(p, words, begin, end, mask, sums);
-  const auto zero_words = _mm512_maskz_loadu_epi32(mask, zeros);
-  const auto lines = _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 32, 36, 40, 44, 48, 52, 56, 60);  // pairs of scales
+  zeros = hn::ShiftRight<4 * First>(zeros);
+  const auto by_word = hn::ShiftLeft<3>(hn::Iota(hn::RebindToSigned<Sums>(), 0));
 #pragma GCC unroll 8
-  for (int i = 0; i < Places; ++i) {
-    const int place = First + i, pair = place % 4;  // of outputs 2 pair and 2 pair + 1
-    const auto both = _mm512_mask_i32gather_epi32(_mm512_setzero_si512(), mask, lines, scales + 2 * pair, 4);
-    const auto scale =
-        as_float(_mm512_maskz_cvtepi32_epi16(kAllLanes, place < 4 ? both : shifted_right(both, 16)), p.scales_are_half);
-    const auto zero = zeros_of(shifted_right(zero_words, static_cast<unsigned>(4 * place)), p);
+  for (int i = 0; i < Places; ++i, zeros = hn::ShiftRight<4>(zeros)) {
+    const int place = First + i, output = place < 4 ? 2 * place : 2 * place - 7;
+    const auto scale = hn::GatherIndex(Sums(), scales + output, by_word);
 #pragma GCC unroll 8
-    for (int f = 0; f < Few; ++f) totals[place][f] = with_group(totals[place][f], scale, zero, sums[i][f], x_sums[f]);
+    for (int f = 0; f < Few; ++f)
+      totals[place][f] = with_group(totals[place][f], scale, zeros_of(zeros, p), sums[i][f], x_sums[f]);
   }
-  if constexpr (First + Places < kOfWord)
-    add_awq_group<Few, First + Places, Places>(p, words, begin, end, scales, zeros, x_sums, mask, totals);
+  if constexpr (First + Places < kOfWord) {
+    zeros = hn::ShiftLeft<4 * (First + Places)>(zeros);
+    add_awq_group<Few, First + Places, Places>(p, words, begin, end, scales, zeros, x_sums, count, totals);
+  }
 }
 
 template <int Few>
-TESSERA_GROUPED void awq_rows(const GroupedProduct& p, const float* all_x_sums, std::int64_t first, std::int64_t count,
-                              float* y, std::int64_t stride) {
-  constexpr int kPlaces = Few <= 2 ? 8 : Few <= 4 ? 4 : 2;  // as many sums as registers hold
-  constexpr std::int64_t kStep = kLaneCount * kOfWord;
+void awq_rows(const GroupedProduct& p, std::int64_t first, std::int64_t count, float* y) {
+  constexpr int kFit = kSumRegisters / Few, kPlaces = kFit >= 8 ? 8 : kFit >= 4 ? 4 : kFit >= 2 ? 2 : 1;
+  constexpr auto kStep = kLanesOfSums * kOfWord;
   const auto apart = p.rows / kOfWord, last = first + count;
-  for (; first < last; first += kStep, y += kStep) {
-    const auto found = std::min(kStep, last - first) / kOfWord;
-    const auto mask = static_cast<__mmask16>((1U << found) - 1);
-    const auto* x_sums = all_x_sums;
-    const auto* scales = p.scales + first;
-    const auto* zeros = p.zeros + first / kOfWord;
-    WordTotals<Few> totals = {};
-    for (std::int64_t begin = 0; begin < p.columns;
-         begin += p.group_size, x_sums += Few, scales += p.rows, zeros += apart)
+  for (; first < last; first += kStep) {
+    const auto outputs = std::min(kStep, last - first);
+    const auto words = static_cast<std::size_t>(outputs / kOfWord);
+    const auto* x_sums = p.x_sums;
+    WordTotals<Few> totals;
+    for (auto& of_place : totals)
+      for (auto& total : of_place) total = hn::Zero(Sums());
+    for (std::int64_t begin = 0, group = 0; begin < p.columns; begin += p.group_size, ++group, x_sums += Few) {
+      HWY_ALIGN float scales[kStep];
+      for (std::int64_t i = 0; i < outputs; i += kLanesOfSums)
+        hn::Store(
+            scales_at(p, group * p.rows + first + i, static_cast<std::size_t>(std::min(kLanesOfSums, outputs - i))),
+            Sums(), scales + i);
+      const auto zeros = words_at(p.zeros + group * apart + first / kOfWord, words);
       add_awq_group<Few, 0, kPlaces>(p, p.words + begin * apart + first / kOfWord, begin,
-                                     std::min(begin + p.group_size, p.columns), scales, zeros, x_sums, mask, totals);
-    for (int place = 0; place < kOfWord; ++place) {
-      const int output = place < 4 ? 2 * place : 2 * place - 7;
-      for (int f = 0; f < Few; ++f)
-        for (int word = 0; word < found; ++word) y[f * stride + word * kOfWord + output] = totals[place][f][word];
+                                     std::min(begin + p.group_size, p.columns), scales, zeros, x_sums, words, totals);
     }
+    HWY_ALIGN float lanes[kLanesOfSums];
+    for (int place = 0; place < kOfWord; ++place)
+      for (int f = 0; f < Few; ++f) {
+        hn::Store(totals[place][f], Sums(), lanes);
+        const int output = place < 4 ? 2 * place : 2 * place - 7;
+        for (std::size_t word = 0; word < words; ++word)
+          y[f * p.rows + first + static_cast<std::int64_t>(word) * kOfWord + output] = lanes[word];
+      }
   }
 }
 
-using Rows = void (*)(const GroupedProduct&, const float*, std::int64_t, std::int64_t, float*, std::int64_t);
+using Rows = void (*)(const GroupedProduct&, std::int64_t, std::int64_t, float*);
 template <int... Before>
 constexpr std::array<Rows, sizeof...(Before)> gptq_by_rows(std::integer_sequence<int, Before...>) {
   return {&gptq_rows<Before + 1>...};
@@ -233,32 +227,33 @@ constexpr std::array<Rows, sizeof...(Before)> awq_by_rows(std::integer_sequence<
   return {&awq_rows<Before + 1>...};
 }
 
-}  // namespace
-
-bool has_grouped_products() {
-  return cpu_level() >= CpuLevel::kAvx512Bf16;
-}
-
-void grouped_product(const GroupedProduct& p, std::int64_t first, std::int64_t count, float* y, std::int64_t stride) {
+void multiply(const GroupedProduct& p, std::int64_t first, std::int64_t count, float* y) {
   constexpr auto kEach = std::make_integer_sequence<int, kMostGroupedRows>();
   constexpr auto kGptq = gptq_by_rows(kEach), kAwq = awq_by_rows(kEach);
   const auto few = static_cast<std::size_t>(p.few - 1);
-  (p.layout == WordLayout::kGptq ? kGptq : kAwq)[few](p, group_sums(p).data(), first, count, y, stride);
+  (p.layout == WordLayout::kGptq ? kGptq : kAwq)[few](p, first, count, y);
 }
 
+}  // namespace HWY_NAMESPACE
 }  // namespace tessera::quant
+HWY_AFTER_NAMESPACE();
 
-#else
-
+#if HWY_ONCE
 namespace tessera::quant {
 
+HWY_EXPORT(multiply);
+
 bool has_grouped_products() {
-  return false;
+#if defined(__x86_64__)
+  return cpu_level() > CpuLevel::kPlain;
+#else
+  return true;
+#endif
 }
-void grouped_product(const GroupedProduct&, std::int64_t, std::int64_t, float*, std::int64_t) {
-  TESSERA_CHECK(false, "no instructions for pairs of bfloat16");
+
+void grouped_product(const GroupedProduct& p, std::int64_t first, std::int64_t count, float* y) {
+  TESSERA_DISPATCH(multiply)(p, first, count, y);
 }
 
 }  // namespace tessera::quant
-
 #endif

@@ -33,14 +33,9 @@ class PanelCodec {
 class FewRowsCodec {
  public:
   virtual ~FewRowsCodec() = default;
-  /// Whether this processor and this matrix have a fast way.
-  virtual bool has_few_rows_product(const PackedMatrix& matrix) const = 0;
-  /// y = x W^T in float32, of rows [first, first + count) of the matrix: y[f * y_stride + r] for row first + r. x:
-  /// bfloat16 [few, columns], at most 8 rows, x_stride elements apart. first and, but at the matrix's end, count:
-  /// multiples of Codec::rows_together(). Called by several threads at a time.
-  virtual void few_rows_product(const PackedMatrix& matrix, std::int64_t first, std::int64_t count,
-                                const std::uint16_t* x, std::int64_t x_stride, std::int64_t few, float* y,
-                                std::int64_t y_stride) const = 0;
+  /// x W^T, float32 [N, rows], on this rank's threads. x: float32 or bfloat16 [N, columns] on the CPU, N from 1 to 8.
+  /// Undefined where this processor or this matrix has no fast way.
+  virtual at::Tensor few_rows_product(const PackedMatrix& matrix, const at::Tensor& x) const = 0;
 };
 
 }  // namespace tessera::tensor

@@ -66,11 +66,20 @@ void for_decoded_rows(const tensor::PackedMatrix& matrix, const Body& body) {
   });
 }
 
-void float_product(const at::Tensor& x, const tensor::PackedMatrix& matrix, const at::Tensor& out) {
+/// In float32; undefined where the codec has no product of its own.
+at::Tensor product_of_codec(const at::Tensor& x, const tensor::PackedMatrix& matrix) {
+  const auto* codec = dynamic_cast<const tensor::FewRowsCodec*>(matrix.codec.get());
+  return codec ? codec->few_rows_product(matrix, x) : at::Tensor();
+}
+
+at::Tensor float_product(const at::Tensor& x, const tensor::PackedMatrix& matrix) {
+  if (const auto y = product_of_codec(x, matrix); y.defined()) return y;
+  const auto out = at::empty({x.size(0), matrix.rows}, at::kFloat);
   for_decoded_rows<float>(matrix, [&](std::int64_t first, std::int64_t count, const float* values) {
     kernels::row_products(x.const_data_ptr<float>(), x.size(0), values, {count, matrix.columns, matrix.columns},
                           out.mutable_data_ptr<float>() + first, matrix.rows);
   });
+  return out;
 }
 
 struct Bfloat16Product {
@@ -86,20 +95,12 @@ struct Bfloat16Product {
   }
 };
 
-void product_of_codec(const Bfloat16Product& p, const tensor::PackedMatrix& matrix, const tensor::FewRowsCodec& codec) {
-  const auto together = matrix.codec->rows_together();
-  for_rows((matrix.rows + together - 1) / together, together * matrix.columns, [&](auto begin, auto end) {
-    const auto first = begin * together, count = std::min(end * together, matrix.rows) - first;
-    const auto sums = at::empty({p.few(), count}, at::kFloat);
-    auto* const values = sums.template mutable_data_ptr<float>();
-    codec.few_rows_product(matrix, first, count, bits_of(p.x), p.x.stride(0), p.few(), values, count);
-    p.put(first, count, values, count);
-  });
-}
-
 void bfloat16_product(const Bfloat16Product& p, const tensor::PackedMatrix& matrix) {
-  const auto* codec = dynamic_cast<const tensor::FewRowsCodec*>(matrix.codec.get());
-  if (codec && codec->has_few_rows_product(matrix)) return product_of_codec(p, matrix, *codec);
+  if (const auto y = product_of_codec(p.x, matrix); y.defined()) {
+    return for_rows(matrix.rows, p.few(), [&](std::int64_t begin, std::int64_t end) {
+      p.put(begin, end - begin, y.mutable_data_ptr<float>() + begin, matrix.rows);
+    });
+  }
   for_decoded_rows<std::uint16_t>(matrix, [&](std::int64_t first, std::int64_t count, const std::uint16_t* values) {
     std::array<float, kMostFewRows * kMostTogether> sums;
     kernels::cached_row_products(bits_of(p.x), p.x.stride(0), p.few(), values, {count, matrix.columns, matrix.columns},
@@ -123,12 +124,9 @@ bool has_rows_to_add(const at::Tensor& x, const at::Tensor& u, const at::Tensor&
 
 at::Tensor packed_rows_product(const at::Tensor& x, const tensor::PackedMatrix& matrix, const at::Tensor& u,
                                const at::Tensor& v) {
+  if (x.scalar_type() == at::kFloat) return float_product(x.contiguous(), matrix);
   auto out = at::empty({x.size(0), matrix.rows}, x.options());
-  if (x.scalar_type() == at::kFloat) {
-    float_product(x.contiguous(), matrix, out);
-  } else {
-    bfloat16_product({x.stride(1) == 1 ? x : x.contiguous(), u, v, out}, matrix);
-  }
+  bfloat16_product({x.stride(1) == 1 ? x : x.contiguous(), u, v, out}, matrix);
   return out;
 }
 
