@@ -60,13 +60,19 @@ HWY_INLINE SumVector with_group(SumVector total, SumVector scale, SumVector zero
   return hn::MulAdd(scale, hn::NegMulAdd(zero, hn::Set(Sums(), x), sum), total);
 }
 
+/// GPTQ's zero points of `count` outputs, from place `at` on: a word has 8.
+HWY_INLINE SumVector gptq_zeros(const GroupedProduct& p, std::int64_t at, std::size_t count) {
+  const auto place = hn::Iota(WordsOf(), static_cast<std::uint32_t>(at % kOfWord));  // a vector may begin in a word
+  const auto word = hn::IndicesFromVec(WordsOf(), hn::ShiftRight<3>(place));
+  const auto shift = hn::ShiftLeft<2>(hn::And(place, hn::Set(WordsOf(), kOfWord - 1)));
+  const auto found = words_at(p.zeros + at / kOfWord, (count + kOfWord - 1) / kOfWord);
+  return zeros_of(hn::Shr(hn::TableLookupLanes(found, word), shift), p);
+}
+
 /// GPTQ: a word has 8 inputs of an output. Vectors of outputs from `row` on, `count` of them in the last vector.
 template <int Few, int Vectors>
 HWY_INLINE void gptq_outputs(const GroupedProduct& p, std::int64_t row, std::size_t count, float* y) {
   const auto count_of = [&](int v) { return v + 1 == Vectors ? count : static_cast<std::size_t>(kLanesOfSums); };
-  const auto lanes = hn::Iota(WordsOf(), static_cast<std::uint32_t>(row % kOfWord));
-  const auto word_of = hn::IndicesFromVec(WordsOf(), hn::ShiftRight<3>(lanes));
-  const auto place = hn::ShiftLeft<2>(hn::And(lanes, hn::Set(WordsOf(), kOfWord - 1)));
   SumVector totals[Vectors][Few];
   for (auto& of_vector : totals)
     for (auto& total : of_vector) total = hn::Zero(Sums());
@@ -105,8 +111,7 @@ HWY_INLINE void gptq_outputs(const GroupedProduct& p, std::int64_t row, std::siz
 #pragma GCC unroll 4
     for (int v = 0; v < Vectors; ++v) {
       const auto first = row + v * kLanesOfSums;
-      const auto found = words_at(p.zeros + (group * p.rows + first) / kOfWord, (count_of(v) + kOfWord - 1) / kOfWord);
-      const auto zero = zeros_of(hn::Shr(hn::TableLookupLanes(found, word_of), place), p);
+      const auto zero = gptq_zeros(p, group * p.rows + first, count_of(v));
       const auto scale = scales_at(p, group * p.rows + first, count_of(v));
 #pragma GCC unroll 8
       for (int f = 0; f < Few; ++f) totals[v][f] = with_group(totals[v][f], scale, zero, sums[v][f], x_sums[f]);
@@ -168,20 +173,18 @@ HWY_INLINE void add_awq_group(const GroupedProduct& p, const std::int32_t* words
       }
     }
   }
-  zeros = hn::ShiftRight<4 * First>(zeros);
+  auto of_places = hn::ShiftRight<4 * First>(zeros);
   const auto by_word = hn::ShiftLeft<3>(hn::Iota(hn::RebindToSigned<Sums>(), 0));
 #pragma GCC unroll 8
-  for (int i = 0; i < Places; ++i, zeros = hn::ShiftRight<4>(zeros)) {
+  for (int i = 0; i < Places; ++i, of_places = hn::ShiftRight<4>(of_places)) {
     const int place = First + i, output = place < 4 ? 2 * place : 2 * place - 7;
     const auto scale = hn::GatherIndex(Sums(), scales + output, by_word);
 #pragma GCC unroll 8
     for (int f = 0; f < Few; ++f)
-      totals[place][f] = with_group(totals[place][f], scale, zeros_of(zeros, p), sums[i][f], x_sums[f]);
+      totals[place][f] = with_group(totals[place][f], scale, zeros_of(of_places, p), sums[i][f], x_sums[f]);
   }
-  if constexpr (First + Places < kOfWord) {
-    zeros = hn::ShiftLeft<4 * (First + Places)>(zeros);
+  if constexpr (First + Places < kOfWord)
     add_awq_group<Few, First + Places, Places>(p, words, begin, end, scales, zeros, x_sums, count, totals);
-  }
 }
 
 template <int Few>
