@@ -176,7 +176,7 @@ class Int8Codec final : public tensor::Codec, public tensor::DeviceCodec {
     const at::NoGradGuard no_grad;
     const auto rows = int8_rows(x, threshold_);
     const auto &codes = matrix.fields[kInt8Codes], scales = matrix.fields[kInt8Scales].unsqueeze(0);
-    const bool is_few = x.is_cpu() && x.size(0) <= kMostInt8Rows && matrix.columns <= kMostInt8Columns;
+    const bool is_few = x.is_cpu() && x.size(0) > 0 && x.size(0) <= kMostInt8Rows && matrix.columns <= kMostInt8Columns;
     auto y = is_few && has_int8_products()
                  ? few_rows_product(rows, codes, matrix.fields[kInt8Scales])
                  : (int8_product(rows.codes, codes) * (rows.scales.unsqueeze(1) * scales)).mul_(kSquared);
@@ -215,21 +215,20 @@ Int8Rows int8_rows(const at::Tensor& x, double threshold) {
   const auto values = x.to(at::kFloat).contiguous();
   const float from = threshold > 0 ? in_half(static_cast<float>(threshold)) : std::numeric_limits<float>::infinity();
   Int8Rows out{at::empty({rows, columns}, at::kChar), at::empty({rows}, at::kFloat), {}};
-  std::vector<bool> has_outlier(static_cast<std::size_t>(columns));
+  std::vector<char> has_outlier(static_cast<std::size_t>(columns));
   std::mutex mutex;  // of has_outlier
   at::parallel_for(0, rows, kElementsOfThread / columns + 1, [&](std::int64_t begin, std::int64_t end) {
+    std::vector<char> found(threshold > 0 ? has_outlier.size() : 0);
     std::vector<float> without;  // a row's outliers
     for (auto r = begin; r < end; ++r) {
       const auto* row = values.const_data_ptr<float>() + r * columns;
       float scale = in_half(largest_magnitude(row, columns));
       if (threshold > 0 && !(scale < from)) {
         without.assign(row, row + columns);
-        const std::lock_guard lock(mutex);
-        for (std::int64_t c = 0; c < columns; ++c) {
-          auto& value = without[static_cast<std::size_t>(c)];
-          if (!(std::abs(in_half(value)) >= from)) continue;
-          value = 0;
-          has_outlier[static_cast<std::size_t>(c)] = true;
+        for (std::size_t c = 0; c < without.size(); ++c) {
+          if (!(std::abs(in_half(without[c])) >= from)) continue;
+          without[c] = 0;
+          found[c] = 1;
         }
         row = without.data();
         scale = in_half(largest_magnitude(row, columns));
@@ -237,6 +236,8 @@ Int8Rows int8_rows(const at::Tensor& x, double threshold) {
       out.scales.mutable_data_ptr<float>()[r] = scale;
       encode_int8(row, 1, columns, &scale, out.codes.mutable_data_ptr<std::int8_t>() + r * columns);
     }
+    const std::lock_guard lock(mutex);
+    for (std::size_t c = 0; c < found.size(); ++c) has_outlier[c] |= found[c];
   });
   if (threshold <= 0) return out;
   std::vector<std::int64_t> outliers;
