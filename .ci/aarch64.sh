@@ -13,7 +13,7 @@ mkdir -p "$out/include"
 ln -sfn /usr/include/hwy "$out/include/hwy"
 compile=(aarch64-linux-gnu-g++ -std=c++20 -O2 -fopenmp-simd -fno-trapping-math -DNDEBUG -Wall -Wextra -Werror
     -Iinclude -Isrc -Itests "-I$gtest/include" -isystem "$out/include")
-sources=(src/base/{cpu_level,env,error}.cc src/nn/kernels/*.cc tests/kernels/*_test.cc)
+sources=(src/base/{cpu_level,env,error}.cc src/nn/kernels/*.cc src/quant/grouped_products.cc tests/kernels/*_test.cc)
 printf '%s\n' "${sources[@]}" | xargs -P "$(nproc)" -I{} sh -c \
     '"$@" -c "{}" -o "$0/$(echo "{}" | tr / _).o"' "$out" "${compile[@]}"
 aarch64-linux-gnu-g++ -std=c++20 -O1 "-I$gtest/include" "-I$gtest" -c "$gtest/src/gtest-all.cc" -o "$out/gtest.o"

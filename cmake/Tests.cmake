@@ -61,7 +61,7 @@ foreach(room base formats tensor config families hub comm io text chat terminal 
   tessera_tests(unit_${room} unit/${room} tessera_${room})
 endforeach()
 tessera_tests(unit_preference unit/preference tessera_tasks)
-tessera_tests(kernels kernels tessera_nn)
+tessera_tests(kernels kernels tessera_nn tessera_quant)
 tessera_tests(golden golden tessera_worker)
 tessera_tests(process process tessera_worker)
 tessera_tests(cli cli tessera_worker)

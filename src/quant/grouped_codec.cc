@@ -101,7 +101,7 @@ class GroupedCodec final : public tensor::Codec, public tensor::FewRowsCodec, pu
     const auto y = at::empty({x.size(0), m.rows}, at::kFloat);
     const GroupedProduct product{.layout = s_.layout,
                                  .zeros_less_one = is_gptq() && s_.zeros_less_one,
-                                 .scale_dtype = s_.scales,
+                                 .scale_dtype = scale_dtype(),
                                  .rows = m.rows,
                                  .columns = m.columns,
                                  .group_size = s_.group_size,
@@ -151,6 +151,12 @@ class GroupedCodec final : public tensor::Codec, public tensor::FewRowsCodec, pu
         .bitwise_right_shift(shifts)
         .bitwise_and_(static_cast<std::int64_t>(mask_))
         .flatten(dim, dim + 1);
+  }
+
+  ScaleDtype scale_dtype() const {
+    return s_.scales == at::kHalf       ? ScaleDtype::kHalf
+           : s_.scales == at::kBFloat16 ? ScaleDtype::kBFloat16
+                                        : ScaleDtype::kFloat;
   }
 
   struct ByInputs {

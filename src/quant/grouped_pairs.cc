@@ -39,7 +39,7 @@ TESSERA_PAIRS_INLINE __m512i shifted_left(__m512i x, unsigned count) {
   return _mm512_maskz_slli_epi32(kAllLanes, x, count);
 }
 TESSERA_PAIRS_INLINE __m512 scales_of(__m256i halves, const GroupedProduct& p) {
-  if (p.scale_dtype == at::kHalf) return _mm512_maskz_cvtph_ps(kAllLanes, halves);
+  if (p.scale_dtype == ScaleDtype::kHalf) return _mm512_maskz_cvtph_ps(kAllLanes, halves);
   return (__m512)shifted_left(_mm512_maskz_cvtepu16_epi32(kAllLanes, halves), 16);
 }
 TESSERA_PAIRS_INLINE __m512 zeros_of(__m512i codes, const GroupedProduct& p) {

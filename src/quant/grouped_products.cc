@@ -49,10 +49,10 @@ HWY_INLINE SumVector zeros_of(WordsVector words, const GroupedProduct& p) {
 }
 /// `count` scales from place `at` on.
 HWY_INLINE SumVector scales_at(const GroupedProduct& p, std::int64_t at, std::size_t count) {
-  if (p.scale_dtype == at::kFloat) return first_of(Sums(), static_cast<const float*>(p.scales) + at, count);
+  if (p.scale_dtype == ScaleDtype::kFloat) return first_of(Sums(), static_cast<const float*>(p.scales) + at, count);
   const auto bits =
       first_of(hn::Rebind<std::uint16_t, Sums>(), static_cast<const std::uint16_t*>(p.scales) + at, count);
-  if (p.scale_dtype == at::kHalf) return hn::PromoteTo(Sums(), hn::BitCast(hn::Rebind<hwy::float16_t, Sums>(), bits));
+  if (p.scale_dtype == ScaleDtype::kHalf) return hn::PromoteTo(Sums(), hn::BitCast(hn::Rebind<hwy::float16_t, Sums>(), bits));
   return hn::BitCast(Sums(), hn::ShiftLeft<16>(hn::PromoteTo(WordsOf(), bits)));
 }
 /// total + scale * (sum - zero * sum of x).

@@ -1,12 +1,10 @@
 #pragma once
-// Products of a few rows with the 4-bit codes of GPTQ and AWQ (grouped_codec.h), whose words lie by inputs: the words
-// of some outputs become factors in a vector, and a group's scale and zero point come after its sum: scale * (sum of x
-// code - zero * sum of x). In vectors (base/cpu_dispatch.h), on one thread.
-#include <ATen/core/ScalarType.h>
-
+// Products of a few rows with the 4-bit codes of GPTQ and AWQ, whose words lie by inputs (word_layout.h): the words of
+// some outputs become factors in a vector, and a group's scale and zero point come after its sum: scale * (sum of x
+// code - zero * sum of x). So weights are not rounded to bfloat16, which holds the codes.
 #include <cstdint>
 
-#include "quant/grouped_codec.h"
+#include "quant/word_layout.h"
 
 namespace tessera::quant {
 
@@ -17,10 +15,12 @@ bool has_grouped_pair_products();
 
 constexpr std::int64_t kMostGroupedRows = 8;
 
+enum class ScaleDtype { kHalf, kBFloat16, kFloat };
+
 struct GroupedProduct {
   WordLayout layout;
   bool zeros_less_one;
-  at::ScalarType scale_dtype;  // float16, bfloat16, and but for pairs float32
+  ScaleDtype scale_dtype;      // but for pairs float32, too
   std::int64_t rows, columns;  // outputs, a multiple of 8; inputs
   std::int64_t group_size;     // a multiple of 8
   const std::int32_t *words, *zeros;
