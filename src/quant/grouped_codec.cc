@@ -98,7 +98,8 @@ class GroupedCodec final : public tensor::Codec, public tensor::FewRowsCodec, pu
     const at::NoGradGuard no_grad;
     const bool pairs = x.scalar_type() == at::kBFloat16 && has_grouped_pair_products() && s_.scales != at::kFloat;
     const auto by_input = by_inputs((pairs ? x : x.to(at::kFloat)).contiguous());
-    const auto y = at::empty({x.size(0), m.rows}, at::kFloat);
+    const auto few = grouped_rows(x.size(0));
+    const auto y = at::empty({few, m.rows}, at::kFloat);
     const GroupedProduct product{.layout = s_.layout,
                                  .zeros_less_one = is_gptq() && s_.zeros_less_one,
                                  .scale_dtype = scale_dtype(),
@@ -108,7 +109,7 @@ class GroupedCodec final : public tensor::Codec, public tensor::FewRowsCodec, pu
                                  .words = m.fields[kWords].const_data_ptr<std::int32_t>(),
                                  .zeros = m.fields[kZeroWords].const_data_ptr<std::int32_t>(),
                                  .scales = m.fields[kGroupScales].const_data_ptr(),
-                                 .few = x.size(0),
+                                 .few = few,
                                  .x = by_input.words.data(),
                                  .x_sums = by_input.sums.data()};
     const auto multiply = pairs ? grouped_pair_product : grouped_product;
@@ -118,7 +119,7 @@ class GroupedCodec final : public tensor::Codec, public tensor::FewRowsCodec, pu
       const auto first = begin * kTogether;
       multiply(product, first, std::min(end * kTogether, m.rows) - first, y.mutable_data_ptr<float>());
     });
-    return y;
+    return y.narrow(0, 0, x.size(0));
   }
 
   at::Tensor decode_there(const tensor::PackedMatrix& matrix, at::ScalarType dtype) const override {
@@ -163,15 +164,16 @@ class GroupedCodec final : public tensor::Codec, public tensor::FewRowsCodec, pu
     std::vector<std::uint32_t> words;  // of float32, [columns, few], or pairs of bfloat16, [columns / 2, few]
     std::vector<float> sums;           // of each group's inputs: [groups, few]
   };
-  /// x: [few, columns], contiguous.
+  /// With rows of zeros up to grouped_rows(). x: contiguous.
   ByInputs by_inputs(const at::Tensor& x) const {
-    const auto few = x.size(0), columns = x.size(1), groups = (columns + s_.group_size - 1) / s_.group_size;
+    const auto few = grouped_rows(x.size(0)), columns = x.size(1),
+               groups = (columns + s_.group_size - 1) / s_.group_size;
     const bool pairs = x.scalar_type() == at::kBFloat16;
     const auto words = pairs ? columns / 2 : columns, of_group = pairs ? s_.group_size / 2 : s_.group_size;
     ByInputs out{std::vector<std::uint32_t>(static_cast<std::size_t>(words * few)),
                  std::vector<float>(static_cast<std::size_t>(groups * few))};
     std::vector<std::uint32_t> row(static_cast<std::size_t>(words));
-    for (std::int64_t f = 0; f < few; ++f) {
+    for (std::int64_t f = 0; f < x.size(0); ++f) {
       const auto bytes = static_cast<std::size_t>(words) * sizeof(std::uint32_t);  // perhaps not aligned as words are
       std::memcpy(row.data(), static_cast<const std::byte*>(x.const_data_ptr()) + static_cast<std::size_t>(f) * bytes,
                   bytes);

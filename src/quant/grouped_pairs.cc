@@ -7,8 +7,6 @@
 #include <immintrin.h>
 
 #include <algorithm>
-#include <array>
-#include <utility>
 
 #define TESSERA_PAIRS __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16")))
 #define TESSERA_PAIRS_INLINE TESSERA_PAIRS inline __attribute__((always_inline))
@@ -198,14 +196,9 @@ TESSERA_PAIRS void awq_pairs(const GroupedProduct& p, std::int64_t first, std::i
   }
 }
 
-using GroupedPairs = void (*)(const GroupedProduct&, std::int64_t, std::int64_t, float*);
-template <int... Before>
-constexpr std::array<GroupedPairs, sizeof...(Before)> gptq_by_few(std::integer_sequence<int, Before...>) {
-  return {&gptq_pairs<Before + 1>...};
-}
-template <int... Before>
-constexpr std::array<GroupedPairs, sizeof...(Before)> awq_by_few(std::integer_sequence<int, Before...>) {
-  return {&awq_pairs<Before + 1>...};
+template <int Few>
+void multiply_pairs(const GroupedProduct& p, std::int64_t first, std::int64_t count, float* y) {
+  (p.layout == WordLayout::kGptq ? gptq_pairs<Few> : awq_pairs<Few>)(p, first, count, y);
 }
 
 }  // namespace
@@ -215,10 +208,16 @@ bool has_grouped_pair_products() {
 }
 
 void grouped_pair_product(const GroupedProduct& p, std::int64_t first, std::int64_t count, float* y) {
-  constexpr auto kEach = std::make_integer_sequence<int, kMostGroupedRows>();
-  constexpr auto kGptq = gptq_by_few(kEach), kAwq = awq_by_few(kEach);
-  const auto few = static_cast<std::size_t>(p.few - 1);
-  (p.layout == WordLayout::kGptq ? kGptq : kAwq)[few](p, first, count, y);
+  switch (p.few) {
+    case 1:
+      return multiply_pairs<1>(p, first, count, y);
+    case 2:
+      return multiply_pairs<2>(p, first, count, y);
+    case 4:
+      return multiply_pairs<4>(p, first, count, y);
+    default:
+      return multiply_pairs<8>(p, first, count, y);
+  }
 }
 
 }  // namespace tessera::quant

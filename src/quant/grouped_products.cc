@@ -1,8 +1,6 @@
 #include "quant/grouped_products.h"
 
 #include <algorithm>
-#include <array>
-#include <utility>
 
 #include "base/cpu_dispatch.h"
 
@@ -15,6 +13,9 @@
 HWY_BEFORE_NAMESPACE();
 namespace tessera::quant {
 namespace HWY_NAMESPACE {
+#if HWY_TARGET == HWY_SCALAR
+void multiply(const GroupedProduct&, std::int64_t, std::int64_t, float*) {}  // has_grouped_products() is false
+#else
 namespace hn = hwy::HWY_NAMESPACE;
 
 using Sums = hn::CappedTag<float, 16>;
@@ -34,7 +35,7 @@ HWY_INLINE SumVector low_codes(WordsVector words) {
 template <class D>
 HWY_INLINE hn::Vec<D> first_of(D d, const hn::TFromD<D>* from, std::size_t count) {
   if (count == static_cast<std::size_t>(kLanesOfSums)) return hn::LoadU(d, from);
-#if HWY_ARCH_X86 && HWY_TARGET != HWY_SCALAR
+#if HWY_ARCH_X86
   if constexpr (sizeof(hn::TFromD<D>) == 4) return hn::MaskedLoad(hn::FirstN(d, count), d, from);
 #endif
   hn::TFromD<D> some[kLanesOfSums] = {};
@@ -52,7 +53,8 @@ HWY_INLINE SumVector scales_at(const GroupedProduct& p, std::int64_t at, std::si
   if (p.scale_dtype == ScaleDtype::kFloat) return first_of(Sums(), static_cast<const float*>(p.scales) + at, count);
   const auto bits =
       first_of(hn::Rebind<std::uint16_t, Sums>(), static_cast<const std::uint16_t*>(p.scales) + at, count);
-  if (p.scale_dtype == ScaleDtype::kHalf) return hn::PromoteTo(Sums(), hn::BitCast(hn::Rebind<hwy::float16_t, Sums>(), bits));
+  if (p.scale_dtype == ScaleDtype::kHalf)
+    return hn::PromoteTo(Sums(), hn::BitCast(hn::Rebind<hwy::float16_t, Sums>(), bits));
   return hn::BitCast(Sums(), hn::ShiftLeft<16>(hn::PromoteTo(WordsOf(), bits)));
 }
 /// total + scale * (sum - zero * sum of x).
@@ -69,57 +71,64 @@ HWY_INLINE SumVector gptq_zeros(const GroupedProduct& p, std::int64_t at, std::s
   return zeros_of(hn::Shr(hn::TableLookupLanes(found, word), shift), p);
 }
 
-/// GPTQ: a word has 8 inputs of an output. Vectors of outputs from `row` on, `count` of them in the last vector.
+/// GPTQ: a word has 8 inputs of an output. One group's sums of Vectors of outputs, `count` of them in the last vector.
+/// A function of its own: in one piece with its callers sanitizers take minutes to compile it.
 template <int Few, int Vectors>
-HWY_INLINE void gptq_outputs(const GroupedProduct& p, std::int64_t row, std::size_t count, float* y) {
+HWY_NOINLINE void gptq_sums(const GroupedProduct& p, const std::int32_t* words, std::int64_t begin, std::int64_t end,
+                            std::size_t count, SumVector (&out)[Vectors][Few]) {
   const auto count_of = [&](int v) { return v + 1 == Vectors ? count : static_cast<std::size_t>(kLanesOfSums); };
-  SumVector totals[Vectors][Few];
-  for (auto& of_vector : totals)
-    for (auto& total : of_vector) total = hn::Zero(Sums());
-  const auto* words = p.words + row;
-  const auto* x = static_cast<const float*>(p.x);
-  const auto* x_sums = p.x_sums;
-  for (std::int64_t begin = 0, group = 0; begin < p.columns; begin += p.group_size, ++group, x_sums += Few) {
-    const auto end = std::min(begin + p.group_size, p.columns);
-    SumVector sums[Vectors][Few];
-    for (auto& of_vector : sums)
-      for (auto& sum : of_vector) sum = hn::Zero(Sums());
-    for (auto input = begin; input < end; input += kOfWord, words += p.rows) {
-      WordsVector all[Vectors];
-#pragma GCC unroll 4
-      for (int v = 0; v < Vectors; ++v) {
-        const auto* from = words + v * kLanesOfSums;
-        all[v] = words_at(from, count_of(v));
-        hwy::Prefetch(from + p.group_size / kOfWord * p.rows);  // a group further, which the processor does not foresee
-      }
-#pragma GCC unroll 8
-      for (int k = 0; k < kOfWord; ++k, x += Few) {
-        SumVector codes[Vectors];
-#pragma GCC unroll 4
-        for (int v = 0; v < Vectors; ++v) {
-          codes[v] = low_codes(all[v]);
-          all[v] = hn::ShiftRight<4>(all[v]);
-        }
-#pragma GCC unroll 8
-        for (int f = 0; f < Few; ++f) {
-          const auto few = hn::Set(Sums(), x[f]);
-#pragma GCC unroll 4
-          for (int v = 0; v < Vectors; ++v) sums[v][f] = hn::MulAdd(few, codes[v], sums[v][f]);
-        }
-      }
-    }
+  const auto* x = static_cast<const float*>(p.x) + begin * Few;
+  SumVector sums[Vectors][Few];
+  for (auto& of_vector : sums)
+    for (auto& sum : of_vector) sum = hn::Zero(Sums());
+  for (auto input = begin; input < end; input += kOfWord, words += p.rows) {
+    WordsVector all[Vectors];
 #pragma GCC unroll 4
     for (int v = 0; v < Vectors; ++v) {
-      const auto first = row + v * kLanesOfSums;
-      const auto zero = gptq_zeros(p, group * p.rows + first, count_of(v));
-      const auto scale = scales_at(p, group * p.rows + first, count_of(v));
+      const auto* from = words + v * kLanesOfSums;
+      all[v] = words_at(from, count_of(v));
+      hwy::Prefetch(from + p.group_size / kOfWord * p.rows);  // a group further, which the processor does not foresee
+    }
 #pragma GCC unroll 8
-      for (int f = 0; f < Few; ++f) totals[v][f] = with_group(totals[v][f], scale, zero, sums[v][f], x_sums[f]);
+    for (int k = 0; k < kOfWord; ++k, x += Few) {
+      SumVector codes[Vectors];
+#pragma GCC unroll 4
+      for (int v = 0; v < Vectors; ++v) {
+        codes[v] = low_codes(all[v]);
+        all[v] = hn::ShiftRight<4>(all[v]);
+      }
+#pragma GCC unroll 8
+      for (int f = 0; f < Few; ++f) {
+        const auto few = hn::Set(Sums(), x[f]);
+#pragma GCC unroll 4
+        for (int v = 0; v < Vectors; ++v) sums[v][f] = hn::MulAdd(few, codes[v], sums[v][f]);
+      }
     }
   }
 #pragma GCC unroll 4
   for (int v = 0; v < Vectors; ++v)
 #pragma GCC unroll 8
+    for (int f = 0; f < Few; ++f) out[v][f] = sums[v][f];
+}
+
+/// Vectors of outputs from `row` on, `count` of them in the last vector.
+template <int Few, int Vectors>
+void gptq_outputs(const GroupedProduct& p, std::int64_t row, std::size_t count, float* y) {
+  const auto count_of = [&](int v) { return v + 1 == Vectors ? count : static_cast<std::size_t>(kLanesOfSums); };
+  SumVector totals[Vectors][Few], sums[Vectors][Few];
+  for (auto& of_vector : totals)
+    for (auto& total : of_vector) total = hn::Zero(Sums());
+  const auto* x_sums = p.x_sums;
+  for (std::int64_t begin = 0, group = 0; begin < p.columns; begin += p.group_size, ++group, x_sums += Few) {
+    gptq_sums<Few, Vectors>(p, p.words + begin / kOfWord * p.rows + row, begin,
+                            std::min(begin + p.group_size, p.columns), count, sums);
+    for (int v = 0; v < Vectors; ++v) {
+      const auto first = group * p.rows + row + v * kLanesOfSums;
+      const auto zero = gptq_zeros(p, first, count_of(v)), scale = scales_at(p, first, count_of(v));
+      for (int f = 0; f < Few; ++f) totals[v][f] = with_group(totals[v][f], scale, zero, sums[v][f], x_sums[f]);
+    }
+  }
+  for (int v = 0; v < Vectors; ++v)
     for (int f = 0; f < Few; ++f) {
       HWY_ALIGN float lanes[kLanesOfSums];
       hn::Store(totals[v][f], Sums(), lanes);
@@ -144,9 +153,9 @@ using WordTotals = SumVector[kOfWord][Few];
 /// AWQ: a word has 8 outputs of an input. One group's, of `count` words and of Places places in them from First on.
 /// scales: of the words' outputs, one after the other.
 template <int Few, int First, int Places>
-HWY_INLINE void add_awq_group(const GroupedProduct& p, const std::int32_t* words, std::int64_t begin, std::int64_t end,
-                              const float* scales, WordsVector zeros, const float* x_sums, std::size_t count,
-                              WordTotals<Few>& totals) {
+HWY_NOINLINE void add_awq_group(const GroupedProduct& p, const std::int32_t* words, std::int64_t begin,
+                                std::int64_t end, const float* scales, const std::int32_t* zeros, const float* x_sums,
+                                std::size_t count, WordTotals<Few>& totals) {
   const auto apart = p.rows / kOfWord;
   SumVector sums[Places][Few];
   for (auto& of_place : sums)
@@ -173,7 +182,7 @@ HWY_INLINE void add_awq_group(const GroupedProduct& p, const std::int32_t* words
       }
     }
   }
-  auto of_places = hn::ShiftRight<4 * First>(zeros);
+  auto of_places = hn::ShiftRight<4 * First>(words_at(zeros, count));
   const auto by_word = hn::ShiftLeft<3>(hn::Iota(hn::RebindToSigned<Sums>(), 0));
 #pragma GCC unroll 8
   for (int i = 0; i < Places; ++i, of_places = hn::ShiftRight<4>(of_places)) {
@@ -205,7 +214,7 @@ void awq_rows(const GroupedProduct& p, std::int64_t first, std::int64_t count, f
         hn::Store(
             scales_at(p, group * p.rows + first + i, static_cast<std::size_t>(std::min(kLanesOfSums, outputs - i))),
             Sums(), scales + i);
-      const auto zeros = words_at(p.zeros + group * apart + first / kOfWord, words);
+      const auto* zeros = p.zeros + group * apart + first / kOfWord;
       add_awq_group<Few, 0, kPlaces>(p, p.words + begin * apart + first / kOfWord, begin,
                                      std::min(begin + p.group_size, p.columns), scales, zeros, x_sums, words, totals);
     }
@@ -220,23 +229,25 @@ void awq_rows(const GroupedProduct& p, std::int64_t first, std::int64_t count, f
   }
 }
 
-using Rows = void (*)(const GroupedProduct&, std::int64_t, std::int64_t, float*);
-template <int... Before>
-constexpr std::array<Rows, sizeof...(Before)> gptq_by_rows(std::integer_sequence<int, Before...>) {
-  return {&gptq_rows<Before + 1>...};
-}
-template <int... Before>
-constexpr std::array<Rows, sizeof...(Before)> awq_by_rows(std::integer_sequence<int, Before...>) {
-  return {&awq_rows<Before + 1>...};
+template <int Few>
+void multiply_rows(const GroupedProduct& p, std::int64_t first, std::int64_t count, float* y) {
+  (p.layout == WordLayout::kGptq ? gptq_rows<Few> : awq_rows<Few>)(p, first, count, y);
 }
 
 void multiply(const GroupedProduct& p, std::int64_t first, std::int64_t count, float* y) {
-  constexpr auto kEach = std::make_integer_sequence<int, kMostGroupedRows>();
-  constexpr auto kGptq = gptq_by_rows(kEach), kAwq = awq_by_rows(kEach);
-  const auto few = static_cast<std::size_t>(p.few - 1);
-  (p.layout == WordLayout::kGptq ? kGptq : kAwq)[few](p, first, count, y);
+  switch (p.few) {
+    case 1:
+      return multiply_rows<1>(p, first, count, y);
+    case 2:
+      return multiply_rows<2>(p, first, count, y);
+    case 4:
+      return multiply_rows<4>(p, first, count, y);
+    default:
+      return multiply_rows<8>(p, first, count, y);
+  }
 }
 
+#endif
 }  // namespace HWY_NAMESPACE
 }  // namespace tessera::quant
 HWY_AFTER_NAMESPACE();

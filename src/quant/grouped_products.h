@@ -2,6 +2,7 @@
 // Products of a few rows with the 4-bit codes of GPTQ and AWQ, whose words lie by inputs (word_layout.h): the words of
 // some outputs become factors in a vector, and a group's scale and zero point come after its sum: scale * (sum of x
 // code - zero * sum of x). So weights are not rounded to bfloat16, which holds the codes.
+#include <bit>
 #include <cstdint>
 
 #include "quant/word_layout.h"
@@ -14,6 +15,10 @@ bool has_grouped_products();
 bool has_grouped_pair_products();
 
 constexpr std::int64_t kMostGroupedRows = 8;
+/// There are loops for 1, 2, 4 and 8 rows: the next of them.
+constexpr std::int64_t grouped_rows(std::int64_t few) {
+  return static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(few)));
+}
 
 enum class ScaleDtype { kHalf, kBFloat16, kFloat };
 
@@ -25,7 +30,7 @@ struct GroupedProduct {
   std::int64_t group_size;     // a multiple of 8
   const std::int32_t *words, *zeros;
   const void* scales;
-  std::int64_t few;
+  std::int64_t few;     // one that grouped_rows() gives
   const void* x;        // [columns, few] float32; or [columns / 2, few], pairs of bfloat16
   const float* x_sums;  // of each group's inputs: [groups, few]
 };
