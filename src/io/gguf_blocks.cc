@@ -45,6 +45,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace tessera::io {
 namespace HWY_NAMESPACE {
+
 void q4_0(Bytes b, float* y) {
   const auto d = all(half(b));
   TESSERA_EACH_VECTOR
@@ -170,7 +171,7 @@ void q6_k(Bytes b, float* y) {  // low[128], high[64], scales[16] signed, d
 }
 
 /// What 32 codes stand for, times `scale`; 16 low halves of bytes come first, then the high ones.
-inline void put_named(float* y, const std::int8_t* values, Bytes codes, Floats scale) {
+inline void put_by_table(float* y, const std::int8_t* values, Bytes codes, Floats scale) {
   alignas(16) std::int8_t named[32];
 #if HWY_TARGET == HWY_SCALAR
   for (int j = 0; j < 16; ++j) {
@@ -189,20 +190,21 @@ inline void put_named(float* y, const std::int8_t* values, Bytes codes, Floats s
 }
 
 void iq4_nl(Bytes b, float* y) {
-  put_named(y, kGgufIq4, b + 2, all(half(b)));
+  put_by_table(y, kGgufIq4, b + 2, all(half(b)));
 }
 
 void iq4_xs(Bytes b, float* y) {  // d, high bits of 8 scales, their low halves, codes
   const float d = half(b);
   for (int j = 0; j < 8; ++j)
-    put_named(y + 32 * j, kGgufIq4, b + 8 + 16 * j, all(d * static_cast<float>(gguf_iq4_xs_scale(b, j))));
+    put_by_table(y + 32 * j, kGgufIq4, b + 8 + 16 * j, all(d * static_cast<float>(gguf_iq4_xs_scale(b, j))));
 }
 
 void mxfp4(Bytes b, float* y) {
-  put_named(y, kGgufMxfp4, b + 1, all(gguf_mxfp4_scale(b[0])));
+  put_by_table(y, kGgufMxfp4, b + 1, all(gguf_mxfp4_scale(b[0])));
 }
 
-/// Five codes of -1, 0, 1 in a byte: the byte times 3^n is a fraction of 256, which counts thirds.
+/// TQ1_0: a byte is a fraction of 256, whose five digits to base 3 are the codes plus one. power = 3^n brings digit n
+/// to the front.
 inline Codes third(Codes byte, int power) {
   const auto fraction = hn::And(hn::Mul(byte, all(power)), all(255));
   return hn::Sub(hn::ShiftRight<8>(hn::Mul(fraction, all(3))), all(1));

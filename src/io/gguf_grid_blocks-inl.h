@@ -7,6 +7,9 @@
 #define TESSERA_IO_GGUF_GRID_BLOCKS_INL_H
 #endif
 
+#include <array>
+#include <limits>
+
 #include "io/gguf_grids.h"
 #include "io/gguf_vectors-inl.h"
 

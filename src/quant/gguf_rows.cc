@@ -46,11 +46,14 @@ TESSERA_ROWS_INLINE __m512i table_with(float scale, float added, bool five_bits)
   return narrow(low, _mm512_add_ps(_mm512_mul_ps(_mm512_set1_ps(scale), counted_from(16)), all));
 }
 
+/// scale * byte, of 16 signed bytes.
+TESSERA_ROWS_INLINE __m512 scaled_bytes(__m512 scale, const void* bytes) {
+  const auto sixteen = _mm_loadu_si128(static_cast<const __m128i_u*>(bytes));
+  return _mm512_mul_ps(scale, _mm512_maskz_cvtepi32_ps(kAll16, _mm512_maskz_cvtepi8_epi32(kAll16, sixteen)));
+}
 /// scale * values[code], 16 codes twice.
-TESSERA_ROWS_INLINE __m512i table_named(float scale, const std::int8_t* values) {
-  const auto bytes = _mm_loadu_si128(reinterpret_cast<const __m128i_u*>(values));
-  const auto all = _mm512_maskz_cvtepi32_ps(kAll16, _mm512_maskz_cvtepi8_epi32(kAll16, bytes));
-  const auto scaled = _mm512_mul_ps(_mm512_set1_ps(scale), all);
+TESSERA_ROWS_INLINE __m512i table_of_values(float scale, const std::int8_t* values) {
+  const auto scaled = scaled_bytes(_mm512_set1_ps(scale), values);
   return narrow(scaled, scaled);
 }
 
@@ -106,13 +109,9 @@ struct Q5_1 {
 };
 struct Q8_0 {
   static constexpr int kElements = 32, kBytes = 34;
-  TESSERA_ROWS_INLINE static __m512 sixteen(Bytes b, __m512 scale) {
-    const auto codes = _mm_loadu_si128(reinterpret_cast<const __m128i_u*>(b));
-    return _mm512_mul_ps(scale, _mm512_maskz_cvtepi32_ps(kAll16, _mm512_maskz_cvtepi8_epi32(kAll16, codes)));
-  }
   TESSERA_ROWS_INLINE static void read(Bytes b, std::uint16_t* y) {
     const auto scale = _mm512_set1_ps(half(b));
-    _mm512_storeu_si512(y, narrow(sixteen(b + 2, scale), sixteen(b + 18, scale)));
+    _mm512_storeu_si512(y, narrow(scaled_bytes(scale, b + 2), scaled_bytes(scale, b + 18)));
   }
 };
 
@@ -162,7 +161,7 @@ struct Q6_K {  // low[128], high[64], scales[16] signed, d
 struct Iq4_Nl {
   static constexpr int kElements = 32, kBytes = 18;
   TESSERA_ROWS_INLINE static void read(Bytes b, std::uint16_t* y) {
-    put(y, halves(b + 2), table_named(half(b), io::kGgufIq4));
+    put(y, halves(b + 2), table_of_values(half(b), io::kGgufIq4));
   }
 };
 struct Iq4_Xs {
@@ -170,13 +169,14 @@ struct Iq4_Xs {
   TESSERA_ROWS_INLINE static void read(Bytes b, std::uint16_t* y) {
     const float d = half(b);
     for (int j = 0; j < 8; ++j, y += 32)
-      put(y, halves(b + 8 + 16 * j), table_named(d * static_cast<float>(io::gguf_iq4_xs_scale(b, j)), io::kGgufIq4));
+      put(y, halves(b + 8 + 16 * j),
+          table_of_values(d * static_cast<float>(io::gguf_iq4_xs_scale(b, j)), io::kGgufIq4));
   }
 };
 struct Mxfp4 {
   static constexpr int kElements = 32, kBytes = 17;
   TESSERA_ROWS_INLINE static void read(Bytes b, std::uint16_t* y) {
-    put(y, halves(b + 1), table_named(io::gguf_mxfp4_scale(b[0]), io::kGgufMxfp4));
+    put(y, halves(b + 1), table_of_values(io::gguf_mxfp4_scale(b[0]), io::kGgufMxfp4));
   }
 };
 

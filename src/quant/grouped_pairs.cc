@@ -196,11 +196,6 @@ TESSERA_PAIRS void awq_pairs(const GroupedProduct& p, std::int64_t first, std::i
   }
 }
 
-template <int Few>
-void multiply_pairs(const GroupedProduct& p, std::int64_t first, std::int64_t count, float* y) {
-  (p.layout == WordLayout::kGptq ? gptq_pairs<Few> : awq_pairs<Few>)(p, first, count, y);
-}
-
 }  // namespace
 
 bool has_grouped_pair_products() {
@@ -208,16 +203,9 @@ bool has_grouped_pair_products() {
 }
 
 void grouped_pair_product(const GroupedProduct& p, std::int64_t first, std::int64_t count, float* y) {
-  switch (p.few) {
-    case 1:
-      return multiply_pairs<1>(p, first, count, y);
-    case 2:
-      return multiply_pairs<2>(p, first, count, y);
-    case 4:
-      return multiply_pairs<4>(p, first, count, y);
-    default:
-      return multiply_pairs<8>(p, first, count, y);
-  }
+  with_grouped_rows(p.few, [&](auto few) {
+    (p.layout == WordLayout::kGptq ? gptq_pairs<few()> : awq_pairs<few()>)(p, first, count, y);
+  });
 }
 
 }  // namespace tessera::quant

@@ -87,7 +87,7 @@ HWY_NOINLINE void gptq_sums(const GroupedProduct& p, const std::int32_t* words, 
     for (int v = 0; v < Vectors; ++v) {
       const auto* from = words + v * kLanesOfSums;
       all[v] = words_at(from, count_of(v));
-      hwy::Prefetch(from + p.group_size / kOfWord * p.rows);  // a group further, which the processor does not foresee
+      hwy::Prefetch(from + p.group_size / kOfWord * p.rows);  // of the next group, which the processor does not foresee
     }
 #pragma GCC unroll 8
     for (int k = 0; k < kOfWord; ++k, x += Few) {
@@ -167,7 +167,7 @@ HWY_NOINLINE void add_awq_group(const GroupedProduct& p, const std::int32_t* wor
 #pragma GCC unroll 4
     for (int k = 0; k < kUnrolled; ++k, line += apart, x += Few) {
       auto all = hn::ShiftRight<4 * First>(words_at(line, count));
-      if (First == 0) {  // a group further, which the processor does not foresee
+      if (First == 0) {  // of the next group, which the processor does not foresee
         hwy::Prefetch(line + p.group_size * apart);
         hwy::Prefetch(line + p.group_size * apart + kLanesOfSums - 1);
       }
@@ -229,22 +229,10 @@ void awq_rows(const GroupedProduct& p, std::int64_t first, std::int64_t count, f
   }
 }
 
-template <int Few>
-void multiply_rows(const GroupedProduct& p, std::int64_t first, std::int64_t count, float* y) {
-  (p.layout == WordLayout::kGptq ? gptq_rows<Few> : awq_rows<Few>)(p, first, count, y);
-}
-
 void multiply(const GroupedProduct& p, std::int64_t first, std::int64_t count, float* y) {
-  switch (p.few) {
-    case 1:
-      return multiply_rows<1>(p, first, count, y);
-    case 2:
-      return multiply_rows<2>(p, first, count, y);
-    case 4:
-      return multiply_rows<4>(p, first, count, y);
-    default:
-      return multiply_rows<8>(p, first, count, y);
-  }
+  with_grouped_rows(p.few, [&](auto few) {
+    (p.layout == WordLayout::kGptq ? gptq_rows<few()> : awq_rows<few()>)(p, first, count, y);
+  });
 }
 
 #endif

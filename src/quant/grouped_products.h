@@ -1,9 +1,10 @@
 #pragma once
 // Products of a few rows with the 4-bit codes of GPTQ and AWQ, whose words lie by inputs (word_layout.h): the words of
 // some outputs become factors in a vector, and a group's scale and zero point come after its sum: scale * (sum of x
-// code - zero * sum of x). So weights are not rounded to bfloat16, which holds the codes.
+// code - zero * sum of x). Weights are not rounded to bfloat16; codes, from 0 to 15, are exact in it.
 #include <bit>
 #include <cstdint>
+#include <type_traits>
 
 #include "quant/word_layout.h"
 
@@ -15,9 +16,23 @@ bool has_grouped_products();
 bool has_grouped_pair_products();
 
 constexpr std::int64_t kMostGroupedRows = 8;
-/// There are loops for 1, 2, 4 and 8 rows: the next of them.
+/// How many rows are computed for `few` of them: 1, 2, 4 or 8. The rest of them is zeros.
 constexpr std::int64_t grouped_rows(std::int64_t few) {
   return static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(few)));
+}
+/// call(std::integral_constant<int, few>()), of a number that grouped_rows() gives.
+template <class Call>
+void with_grouped_rows(std::int64_t few, const Call& call) {
+  switch (few) {
+    case 1:
+      return call(std::integral_constant<int, 1>());
+    case 2:
+      return call(std::integral_constant<int, 2>());
+    case 4:
+      return call(std::integral_constant<int, 4>());
+    default:
+      return call(std::integral_constant<int, 8>());
+  }
 }
 
 enum class ScaleDtype { kHalf, kBFloat16, kFloat };
@@ -25,7 +40,7 @@ enum class ScaleDtype { kHalf, kBFloat16, kFloat };
 struct GroupedProduct {
   WordLayout layout;
   bool zeros_less_one;
-  ScaleDtype scale_dtype;      // but for pairs float32, too
+  ScaleDtype scale_dtype;      // with pairs not kFloat
   std::int64_t rows, columns;  // outputs, a multiple of 8; inputs
   std::int64_t group_size;     // a multiple of 8
   const std::int32_t *words, *zeros;

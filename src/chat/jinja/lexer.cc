@@ -114,14 +114,11 @@ void Lexer::fail_unexpected(char32_t c) {
 
 void Lexer::skip_space(std::size_t& at) const {
   while (at < source_.size()) {
-    if (static_cast<unsigned char>(source_[at]) < 0x80) {
-      if (!is_space(static_cast<char32_t>(source_[at]))) return;
-      ++at;
-      continue;
-    }
     std::size_t end = at + 1;
     while (end < source_.size() && is_continuation(source_[end])) ++end;
-    if (!is_space(to_points(std::string_view(source_).substr(at, end - at)).front())) return;
+    const auto c = end == at + 1 ? static_cast<char32_t>(source_[at])  // ASCII
+                                 : to_points(std::string_view(source_).substr(at, end - at)).front();
+    if (!is_space(c)) return;
     at = end;
   }
 }
