@@ -1,7 +1,7 @@
 #pragma once
-// The readers take paths; a fuzz target has bytes. One file in memory for each process.
+// The readers take paths; a fuzz target has bytes. Files lie in memory, in a folder of the process with a short path:
+// readers ask for their state before each row.
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <cstddef>
@@ -12,17 +12,6 @@
 #include <string_view>
 
 namespace tessera::fuzz {
-
-/// The path of an anonymous file that now holds these bytes. It keeps its pages, which are slow to get.
-inline const std::string& as_file(const std::uint8_t* data, std::size_t size) {
-  static const int descriptor = ::memfd_create("fuzz", 0);
-  static const std::string path = "/proc/self/fd/" + std::to_string(descriptor);
-  static std::size_t before = 0;
-  if (::pwrite(descriptor, data, size, 0) != static_cast<ssize_t>(size)) std::abort();
-  if (before != size && ::ftruncate(descriptor, static_cast<off_t>(size)) != 0) std::abort();
-  before = size;
-  return path;
-}
 
 /// A folder of this process, for readers that go by a file's name or look beside it.
 class Folder {
@@ -50,6 +39,18 @@ class Folder {
  private:
   std::string path_;
 };
+
+/// The path of a file of this process in memory that now holds these bytes. It keeps its pages, which are slow to get.
+inline const std::string& as_file(const std::uint8_t* data, std::size_t size) {
+  static const Folder folder;
+  static const std::string path = folder.write("input", "");
+  static const int descriptor = ::open(path.c_str(), O_WRONLY);
+  static std::size_t before = 0;
+  if (::pwrite(descriptor, data, size, 0) != static_cast<ssize_t>(size)) std::abort();
+  if (before != size && ::ftruncate(descriptor, static_cast<off_t>(size)) != 0) std::abort();
+  before = size;
+  return path;
+}
 
 /// The text up to the next such byte, which goes with it.
 inline std::string_view next_part(std::string_view& text, char end) {
