@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <optional>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -31,30 +32,29 @@ std::string members(char escape, bool in_brackets) {
   return "";
 }
 
-// PCRE2's POSIX classes are those of ASCII, with a few additions. "": the same, or not known here.
-std::string_view posix_members(std::string_view name, bool negated) {
-  constexpr std::array<Pair, 8> kClasses{{{"alpha", R"(\p{Alphabetic})"},
-                                          {"digit", R"(\p{Nd})"},
-                                          {"upper", R"(\p{Uppercase})"},
-                                          {"lower", R"(\p{Lowercase})"},
-                                          {"alnum", R"(\p{Alphabetic}\p{Nd})"},
-                                          {"punct", R"(\p{P}\p{S})"},
-                                          {"space", kSpaceClass},
-                                          {"word", kWordClass}}};
-  constexpr std::array<Pair, 4> kNegated{{{"alpha", R"(\P{Alphabetic})"},
-                                          {"digit", R"(\P{Nd})"},
-                                          {"upper", R"(\P{Uppercase})"},
-                                          {"lower", R"(\P{Lowercase})"}}};
-  const auto in = [&](const auto& list) {
-    const auto it = std::find_if(list.begin(), list.end(), [&](const Pair& p) { return p.first == name; });
-    return it == list.end() ? std::string_view() : it->second;
-  };
-  return negated ? in(kNegated) : in(kClasses);
+// What POSIX's names stand for, as written between brackets: [[:name:]] and \p{Name}. PCRE2's are those of ASCII, with
+// a few additions. "": no such name.
+std::string_view posix_members(std::string_view name) {
+  constexpr std::array<Pair, 13> kClasses{{{"alpha", R"(\p{Alphabetic})"},
+                                           {"digit", R"(\p{Nd})"},
+                                           {"upper", R"(\p{Uppercase})"},
+                                           {"lower", R"(\p{Lowercase})"},
+                                           {"alnum", R"(\p{Alphabetic}\p{Nd})"},
+                                           {"punct", R"(\p{P}\p{S})"},
+                                           {"space", kSpaceClass},
+                                           {"blank", R"(\t\p{Zs})"},
+                                           {"cntrl", R"(\p{Cc})"},
+                                           {"graph", R"(\p{L}\p{M}\p{N}\p{P}\p{S}\p{Cf}\p{Co})"},
+                                           {"print", R"(\p{L}\p{M}\p{N}\p{P}\p{S}\p{Cf}\p{Co}\p{Zs})"},
+                                           {"xdigit", "0-9a-fA-F"},
+                                           {"word", kWordClass}}};
+  const auto it = std::find_if(kClasses.begin(), kClasses.end(), [&](const Pair& p) { return p.first == name; });
+  return it == kClasses.end() ? std::string_view() : it->second;
 }
 
 // Long names that PCRE2 does not have, or has for ASCII alone.
 std::string_view general_category(std::string_view name) {
-  constexpr std::array<Pair, 40> kNames{{{"letter", "L"},
+  constexpr std::array<Pair, 41> kNames{{{"letter", "L"},
                                          {"casedletter", "L&"},
                                          {"uppercaseletter", "Lu"},
                                          {"lowercaseletter", "Ll"},
@@ -72,6 +72,7 @@ std::string_view general_category(std::string_view name) {
                                          {"letternumber", "Nl"},
                                          {"othernumber", "No"},
                                          {"punctuation", "P"},
+                                         {"punct", "P"},  // [:punct:] has symbols, too
                                          {"connectorpunctuation", "Pc"},
                                          {"dashpunctuation", "Pd"},
                                          {"openpunctuation", "Ps"},
@@ -261,21 +262,52 @@ class Rewriter {
 
   static bool is_upper(char c) { return c >= 'A' && c <= 'Z'; }
 
+  // A letter that a backslash changes nothing about; PCRE2 gives some of these a meaning (\Q), or refuses them.
+  static bool is_plain_letter(char c, bool in_brackets) {
+    return std::string_view(in_brackets ? "ABEFGIJKLNOQRTUVXYZgijklmqyz" : "EFIJLQTUVijlmq").find(c) !=
+           std::string_view::npos;
+  }
+
+  // \C-a is \x01.
+  Item control() {
+    if (in_.compare(at_, 1, "-") != 0 || at_ + 1 >= in_.size() ||
+        !std::isalpha(static_cast<unsigned char>(in_[at_ + 1])))
+      throw DataError("a regular expression with \\C and no letter behind it, as \\C-a has");
+    at_ += 2;
+    return numbered(static_cast<char32_t>(in_[at_ - 1] & 0x1F));
+  }
+
+  // \xE3\x81\x82, at the first number: the bytes of one sign in UTF-8.
+  Item sign_of_bytes() {
+    std::string bytes;
+    do {
+      if (!bytes.empty()) at_ += 2;
+      bytes += static_cast<char>(hex(at_, 2));
+      at_ += 2;
+      std::string_view left = bytes;
+      const auto c = next_code_point(left);
+      if (left.empty() && (c != 0xFFFD || bytes == "\xEF\xBF\xBD")) return numbered(c);
+    } while (bytes.size() < 4 && in_.compare(at_, 2, "\\x") == 0 && is_hex(at_ + 2, 2));
+    throw DataError(
+        "a regular expression with \\x80 to \\xFF, which are bytes of UTF-8, and not all those of one character; write "
+        "\\x{E9}");
+  }
+
   // At a backslash. Between brackets a class that is a complement cannot be listed, and becomes an expression.
   Item escape(bool in_brackets) {
     if (++at_ == in_.size()) return {"\\"};
     const char c = in_[at_++];
-    if (c == 'p' || c == 'P') return {property(c)};
+    if (c == 'p' || c == 'P') return property(c, in_brackets);
     if (c == 'u' && is_hex(at_, 4)) {
       at_ += 4;
-      return numbered(in_.substr(at_ - 4, 4));
+      return numbered(hex(at_ - 4, 4));
     }
     if (c == 'x' && at_ < in_.size() && in_[at_] == '{') {
       const auto end = in_.find('}', at_);
       if (end != std::string::npos && end > at_ + 1 && end < at_ + 8 && is_hex(at_ + 1, end - at_ - 1)) {
-        const auto digits = in_.substr(at_ + 1, end - at_ - 1);
+        const auto number = hex(at_ + 1, end - at_ - 1);
         at_ = end + 1;
-        return numbered(digits);
+        return numbered(number);
       }
     }
     if ((c == 'b' || c == 'B') && !in_brackets) {  // where \w, as it is rewritten, begins or ends
@@ -285,9 +317,11 @@ class Rewriter {
     }
     if (c == 'v') return {R"(\x0B)", false, U'\v'};  // the one sign
     const std::string inner = members(c, in_brackets);
-    if (inner.empty()) return {std::string("\\") + c + rest_of_escape(c)};
-    if (!is_upper(c)) return {in_brackets ? inner : "[" + inner + "]"};
-    return {"[^" + inner + "]", true};
+    if (!inner.empty()) return class_of(inner, is_upper(c), in_brackets);
+    if (is_plain_letter(c, in_brackets)) return {std::string(1, c), false, static_cast<char32_t>(c)};
+    if (c == 'C') return control();
+    if (c == 'x' && is_hex(at_, 2) && in_[at_] >= '8') return sign_of_bytes();
+    return {std::string("\\") + c + rest_of_escape(c)};
   }
 
   // \cA, \x41 and \101 are one sign.
@@ -299,10 +333,9 @@ class Rewriter {
     return std::string(rest);
   }
 
-  Item numbered(const std::string& digits) {
-    const auto c = static_cast<char32_t>(std::stoul(digits, nullptr, 16));
+  Item numbered(char32_t c) {
     name(c, c);
-    return {"\\x{" + digits + "}", false, c};
+    return {fmt::format("\\x{{{:x}}}", static_cast<std::uint32_t>(c)), false, c};
   }
 
   bool is_hex(std::size_t at, std::size_t count) const {
@@ -312,38 +345,51 @@ class Rewriter {
                        [](unsigned char c) { return std::isxdigit(c) != 0; });
   }
 
-  std::string property(char escape) {
+  char32_t hex(std::size_t at, std::size_t count) const {
+    return static_cast<char32_t>(std::stoul(in_.substr(at, count), nullptr, 16));
+  }
+
+  // \p and \P without a brace are letters.
+  Item property(char escape, bool in_brackets) {
     const auto end = in_.find('}', at_);
-    if (at_ >= in_.size() || in_[at_] != '{' || end == std::string::npos) return std::string("\\") + escape;
+    if (at_ >= in_.size() || in_[at_] != '{' || end == std::string::npos) return {std::string(1, escape)};
     const std::string written = in_.substr(at_ + 1, end - at_ - 1);
     at_ = end + 1;
     const bool negated = written.starts_with('^');
     std::string name;
     for (const char c : written.substr(negated ? 1 : 0))
       if (c != '_' && c != ' ' && c != '-') name += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-    std::string known;
+    std::string known = written.substr(negated ? 1 : 0);
     if (const auto category = general_category(name); !category.empty())
       known = category;
     else if (is_script(name))
       known = "sc:" + name;
-    else
-      return std::string("\\") + escape + "{" + written + "}";
-    return std::string("\\") + escape + (negated ? "{^" : "{") + known + "}";
+    else if (name == "word")
+      return class_of(members('w', in_brackets), negated != (escape == 'P'), in_brackets);
+    else if (const auto listed = posix_members(name); !listed.empty())
+      return class_of(listed, negated != (escape == 'P'), in_brackets);
+    return {std::string("\\") + escape + (negated ? "{^" : "{") + known + "}"};
   }
 
-  // [[:name:]], at the inner bracket; empty where it is none.
-  std::string posix() {
+  // Characters that are listed, or their complement, which cannot be listed between brackets.
+  static Item class_of(std::string_view listed, bool negated, bool in_brackets) {
+    if (negated) return {fmt::format("[^{}]", listed), true};
+    return {in_brackets ? std::string(listed) : fmt::format("[{}]", listed)};
+  }
+
+  // [[:name:]], at the inner bracket; nothing where it is none.
+  std::optional<Item> posix() {
     const auto end = in_.find(":]", at_ + 2);
-    if (in_.compare(at_, 2, "[:") != 0 || end == std::string::npos || end - at_ > 12) return {};
+    if (in_.compare(at_, 2, "[:") != 0 || end == std::string::npos || end - at_ > 12) return std::nullopt;
     std::string_view name = std::string_view(in_).substr(at_ + 2, end - at_ - 2);
     const std::string whole = in_.substr(at_, end + 2 - at_);
     const bool negated = name.starts_with('^');
     if (negated) name.remove_prefix(1);
     if (name.empty() || !std::all_of(name.begin(), name.end(), [](unsigned char c) { return std::islower(c); }))
-      return {};
+      return std::nullopt;
     at_ = end + 2;
-    const auto listed = posix_members(name, negated);
-    return listed.empty() ? whole : std::string(listed);
+    const auto listed = posix_members(name);
+    return listed.empty() ? Item{whole} : class_of(listed, negated, true);
   }
 
   // A class, at its opening bracket, with nested ones and intersections.
@@ -365,9 +411,8 @@ class Rewriter {
       } else if (in_[at_] == '\\') {
         parts.back().push_back(escape(true));
       } else if (in_[at_] == '[') {
-        std::string listed = posix();
-        const bool nested = listed.empty();
-        parts.back().push_back({nested ? bracket(depth + 1) : std::move(listed), nested});
+        auto listed = posix();
+        parts.back().push_back(listed ? std::move(*listed) : Item{bracket(depth + 1), true});
       } else {
         parts.back().push_back(literal());
       }
@@ -395,6 +440,7 @@ class Rewriter {
 
   // The items as text for between brackets (true), or as an expression.
   static std::pair<std::string, bool> united(const std::vector<Item>& items) {
+    if (items.empty()) return {"(?!)", false};  // matches nothing
     std::string listed, alternatives;
     for (const auto& item : items) (item.whole ? (alternatives += "|") : listed) += item.text;
     if (alternatives.empty()) return {listed, true};

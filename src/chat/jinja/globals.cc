@@ -165,6 +165,7 @@ Dict make_dict_from(Arguments arguments) {
   Dict out;
   if (!arguments.positional.empty()) {
     const Value& from = arguments.positional[0];
+    require_defined(from);
     if (const auto* dict = from.get<DictPtr>()) {
       for (const auto& [key, value] : (*dict)->items()) out.set(key, value);
     } else {

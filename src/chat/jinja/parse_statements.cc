@@ -194,6 +194,12 @@ void Parser::parse_macro_body(Statement& macro, const char* end_tag) {
     return true;
   };
   macro.uses_caller = special("caller");
+  const auto caller = std::find(macro.parameters.begin(), macro.parameters.end(), "caller");
+  const auto required = macro.parameters.end() - static_cast<std::ptrdiff_t>(macro.defaults.size());
+  if (names.contains("caller") && caller < required)
+    fail_at(
+        macro.at,
+        "When defining macros or call blocks the special \"caller\" argument must be omitted or be given a default.");
   macro.uses_kwargs = special("kwargs");
   macro.uses_varargs = special("varargs");
 }

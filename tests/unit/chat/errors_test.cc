@@ -117,5 +117,16 @@ TEST(RenderChat, BuiltinZephyrEndsTurnsWithEos) {
   EXPECT_EQ(builtin_template("none"), nullptr);
 }
 
+TEST(TemplateErrors, AnUndefinedValueIsNoDict) {
+  EXPECT_EQ(failure("{{ dict(d) }}").message, "'d' is undefined");
+  EXPECT_EQ(failure("{% set ns = namespace(d, a=1) %}").message, "'d' is undefined");
+}
+
+TEST(TemplateErrors, AMacrosCallerHasADefaultWhereItIsUsed) {
+  EXPECT_EQ(failure("{% macro x(caller) %}{{ caller() }}{% endmacro %}").kind, ErrorKind::kSyntax);
+  EXPECT_EQ(render("{% macro x(caller=1) %}{{ caller }}{% endmacro %}{{ x() }}"), "1");
+  EXPECT_EQ(render("{% macro x(caller) %}a{% endmacro %}{{ x(1) }}"), "a");
+}
+
 }  // namespace
 }  // namespace tessera::chat

@@ -92,6 +92,41 @@ TEST(RegexSyntax, OptionsReachOverAlternativesToTheEndOfTheGroup) {
   EXPECT_EQ(marked("(?m).+", "a\nb"), "<a\nb>");
 }
 
+TEST(RegexSyntax, PosixClassesAndTheirComplementsAreUnicodes) {
+  EXPECT_EQ(marked("[[:^punct:]]+", "a$\xC2\xA2.b"), "<a>$\xC2\xA2.<b>");
+  EXPECT_EQ(marked("[[:^word:]]+", "a\u0301-½b"), "a\u0301<-½>b");
+  EXPECT_EQ(marked("[[:^alnum:]]+", "aé1_²"), "aé1<_²>");
+  EXPECT_EQ(marked("[[:graph:]]+", "a\u2066 \uE000\n"), "<a\u2066> <\uE000>\n");
+  EXPECT_EQ(marked("[[:print:]]+", "a\u3000\tb"), "<a\u3000>\t<b>");
+}
+
+TEST(RegexSyntax, PropertiesMayHavePosixNames) {
+  EXPECT_EQ(marked(R"(\p{Punct}+)", "a$.-"), "a$<.->");  // other than [:punct:]
+  EXPECT_EQ(marked(R"([[:punct:]]+)", "a$.-"), "a<$.->");
+  EXPECT_EQ(marked(R"(\p{Alnum}+)", "é1_"), "<é1>_");
+  EXPECT_EQ(marked(R"(\P{XDigit}+)", "fgF-"), "f<g>F<->");
+  EXPECT_EQ(marked(R"([^\P{Blank}]+)", "a \t\n"), "a< \t>\n");
+  EXPECT_EQ(marked(R"(\p{Word}+)", "½a!"), "<½a>!");
+}
+
+TEST(RegexSyntax, ABackslashBeforeOtherLettersChangesNothing) {
+  EXPECT_EQ(marked(R"(\Qa.\E)", "QaxE a."), "<QaxE> a.");
+  EXPECT_EQ(marked(R"(\pL)", "pL x"), "<pL> x");
+  EXPECT_EQ(marked(R"([\pL\N]+)", "pLN x"), "<pLN> x");
+  EXPECT_EQ(marked(R"(\C-a)", "\x01 C-a"), "<\x01> C-a");
+}
+
+TEST(RegexSyntax, NumbersOfBytesAreThoseOfUtf8) {
+  EXPECT_EQ(marked(R"(\xE3\x81\x82)", "あ\u00e3"), "<あ>\u00e3");
+  EXPECT_EQ(marked(R"([\xC3\xA0-\xC3\xA9]+)", "aàéz"), "a<àé>z");
+  EXPECT_EQ(marked(R"(\x41\x{e9})", "Aé"), "<Aé>");
+}
+
+TEST(RegexSyntax, AnIntersectionWithNothingIsEmpty) {
+  EXPECT_EQ(marked("x|[a&&]", "xa"), "<x>a");
+  EXPECT_EQ(marked("[^&&a]+", "ab"), "<ab>");
+}
+
 /// What the error says, of an expression or a search that must be refused.
 std::string refusal(const std::string& pattern, const std::string& text = "") {
   try {
@@ -107,6 +142,12 @@ TEST(RegexSyntax, LongAndDeepExpressionsAreRefused) {
             "tokenizer.json: a regular expression of 65537 bytes; at most 65536 are taken");
   EXPECT_EQ(refusal(std::string(60'000, '[')),
             "tokenizer.json: a regular expression whose classes nest deeper than 100 levels");
+}
+
+TEST(RegexSyntax, BytesThatAreNoCharacterAndControlWithoutALetterAreRefused) {
+  EXPECT_NE(refusal(R"(\xE9)").find("not all those of one character; write \\x{E9}"), std::string::npos);
+  EXPECT_NE(refusal(R"(\xE3\x81a)").find("not all those of one character"), std::string::npos);
+  EXPECT_NE(refusal(R"(a\Cb)").find("\\C and no letter behind it"), std::string::npos);
 }
 
 TEST(RegexSyntax, ASearchThatLooksAtTheWholeTextFromEveryPlaceGivesUp) {
