@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "chat/jinja/parser.h"
 
 namespace tessera::chat {
