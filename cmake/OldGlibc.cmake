@@ -4,7 +4,6 @@
 set(TESSERA_OLD_GLIBC "" CACHE PATH "folder of tools/old_glibc.py, for programs that run on older systems")
 set(tessera_fmt fmt::fmt)
 set(tessera_spdlog spdlog::spdlog)
-set(tessera_yaml yaml-cpp)
 if(NOT TESSERA_OLD_GLIBC)
   return()
 endif()
@@ -12,8 +11,6 @@ set(OPENSSL_USE_STATIC_LIBS TRUE)
 set(tessera_fmt fmt::fmt-header-only)
 set(tessera_spdlog)  # header-only as well, without its target, which links libfmt
 add_compile_definitions(SPDLOG_FMT_EXTERNAL)
-find_library(TESSERA_YAML_ARCHIVE libyaml-cpp.a REQUIRED)
-set(tessera_yaml ${TESSERA_YAML_ARCHIVE})
 add_link_options("-B${TESSERA_OLD_GLIBC}" "LINKER:--allow-shlib-undefined"
-                 "LINKER:--exclude-libs,libnew.a:libcrypto.a:libyaml-cpp.a")
+                 "LINKER:--exclude-libs,libnew.a:libcrypto.a")
 string(APPEND CMAKE_CXX_STANDARD_LIBRARIES " ${TESSERA_OLD_GLIBC}/libnew.a")

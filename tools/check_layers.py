@@ -23,7 +23,7 @@ MAX_LINES = 500
 SOURCES = {".h", ".cc", ".cpp", ".cu"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*"(?:tessera/)?([a-z0-9_]+)/[^"]+"')
 OPENS_TO_READ = re.compile(
-    r"\bifstream\b|\bfopen\s*\([^;]*\"r|MemoryMappedFile::Open|ReadableFile::Open|\bLoadFile\s*\(|\bparser\.load\s*\(|"
+    r"\bifstream\b|\bfopen\s*\([^;]*\"r|MemoryMappedFile::Open|ReadableFile::Open|\bparser\.load\s*\(|"
     r"\bopen(?:at)?\s*\((?![^;]*O_(?:CREAT|DIRECTORY)\b)[^;]*\bO_(?:RDONLY|RDWR)\b"
 )
 OF_THE_SYSTEM = re.compile(r'"/(?:proc|sys|dev)/')

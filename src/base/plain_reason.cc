@@ -71,10 +71,6 @@ bool begins_with_one_of(Text text, std::initializer_list<Text> marks) {
 std::string plain_reason(Text what) {
   Text text = up_to(what, "\n");
   if (text.starts_with("[json.exception.")) return of_json(text);
-  if (skip(text, "yaml-cpp: ")) {
-    skip(text, "error at ");
-    return std::string(text);
-  }
   if (skip(text, "filesystem error: ")) return of_files(text);
   if (text == "std::bad_alloc") return "not enough memory";
   if (const auto bytes = behind(text, "you tried to allocate "); bytes != text)

@@ -5,7 +5,7 @@
 
 namespace tessera {
 
-/// What a library says of an error (nlohmann's and simdjson's JSON, yaml-cpp, std::filesystem, libtorch, the standard
+/// What a library says of an error (nlohmann's and simdjson's JSON, std::filesystem, libtorch, the standard
 /// library) in words for a user: without names of exceptions, codes and stack traces. Other texts stay, but for what
 /// follows their first line.
 std::string plain_reason(std::string_view what);

@@ -52,7 +52,7 @@ inline void expect_plain_error(int code, const std::string& text, const std::str
   EXPECT_LT(code, cli::kInternalError) << text;
   EXPECT_NE(text.find(place), std::string::npos) << text;
   for (const char* foreign :
-       {"json.exception", "simdjson", "yaml-cpp", "PCRE2", "c10", "std::", "basic_string", "stoi", "stol", "bad_alloc",
+       {"json.exception", "simdjson", "libyaml", "PCRE2", "c10", "std::", "basic_string", "stoi", "stol", "bad_alloc",
         "_ERROR", "INCORRECT_", "Exception", "parse error", "syntax error", "vector::", "terminate"})
     EXPECT_EQ(text.find(foreign), std::string::npos) << text;
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 1) << text;
