@@ -78,10 +78,13 @@ json json_byte_level(bool add_prefix_space, bool trim_offsets, bool use_regex) {
           {"use_regex", use_regex}};
 }
 
+json json_split(const std::string& pattern) {
+  return {{"type", "Split"}, {"pattern", {{"Regex", pattern}}}, {"behavior", "Isolated"}, {"invert", false}};
+}
+
 json json_split_then_byte_level(const std::string& pattern) {
-  const json split = {
-      {"type", "Split"}, {"pattern", {{"Regex", pattern}}}, {"behavior", "Isolated"}, {"invert", false}};
-  return {{"type", "Sequence"}, {"pretokenizers", json::array({split, json_byte_level(false, false, false)})}};
+  return {{"type", "Sequence"},
+          {"pretokenizers", json::array({json_split(pattern), json_byte_level(false, false, false)})}};
 }
 
 json json_plain_bpe() {

@@ -21,7 +21,9 @@ nlohmann::json json_template(const IdAndToken& before, const IdAndToken& after, 
 nlohmann::json json_cls_sep_template(const IdAndToken& cls, const IdAndToken& sep);
 
 nlohmann::json json_byte_level(bool add_prefix_space, bool trim_offsets, bool use_regex);
-/// Cuts by `pattern`, then ByteLevel without its own.
+/// Cuts at what `pattern` matches and keeps it.
+nlohmann::json json_split(const std::string& pattern);
+/// That, then ByteLevel without its own.
 nlohmann::json json_split_then_byte_level(const std::string& pattern);
 /// {"type": "BPE", ...} without vocab and merges.
 nlohmann::json json_plain_bpe();

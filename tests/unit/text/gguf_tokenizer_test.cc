@@ -113,6 +113,20 @@ TEST(GgufTokenizer, PreNamesWhatTheFileDoesNotSay) {
   }
 }
 
+// Compared with llama.cpp's lists of texts and numbers for both, too, whose vocabularies are too large to lie here.
+TEST(GgufTokenizer, DeepSeeksDigitsAndScriptsStandByThemselves) {
+  auto vocabulary = of_model("gpt2");
+  vocabulary.tokens = {"1", "2", "12", "a", "Ġ", "Ġa", "!", "a!", "Ġ!", "aa"};
+  vocabulary.token_types = std::vector<std::int32_t>(vocabulary.tokens.size(), 1);
+  vocabulary.merges = {"1 2", "a !", "Ġ a", "Ġ !", "a a"};
+  for (const char* pre : {"deepseek-llm", "deepseek-coder"}) {
+    vocabulary.pre = pre;
+    const auto tokenizer = make_gguf_tokenizer(vocabulary);
+    EXPECT_EQ(tokenizer->encode("12").ids, (Ids{0, 1})) << pre;
+    EXPECT_EQ(tokenizer->encode("a! a !aa").ids, (Ids{3, 6, 5, 8, 9})) << pre;
+  }
+}
+
 TEST(GgufTokenizer, WhatIsWrittenSaysWhetherATextBeginsWithATokenWhereReadersAssumeIt) {
   auto vocabulary = of_model("gpt2");
   vocabulary.tokens = {"a", "b", "c", "ab", "abc", "<s>"};
