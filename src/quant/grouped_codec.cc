@@ -13,6 +13,7 @@
 #include <array>
 #include <bit>
 #include <cstring>
+#include <numeric>
 #include <vector>
 
 #include "quant/code_kernels.h"
@@ -93,11 +94,15 @@ class GroupedCodec final : public tensor::Codec, public tensor::FewRowsCodec, pu
   }
 
   at::Tensor few_rows_product(const tensor::PackedMatrix& m, const at::Tensor& x) const override {
-    const bool has_words = m.rows % per_word_ == 0 && m.columns % per_word_ == 0 && s_.group_size % per_word_ == 0;
-    if (!has_grouped_products() || s_.bits != 4 || s_.listed || !has_words) return {};
+    const bool has_words = m.rows % per_word_ == 0 && m.columns % per_word_ == 0;
+    if (!has_grouped_products() || s_.bits != 4 || !has_words) return {};
+    const auto groups = input_groups(m);
+    const bool ordered = !groups.order.empty();
+    if (ordered && !is_gptq()) return {};
     const at::NoGradGuard no_grad;
-    const bool pairs = x.scalar_type() == at::kBFloat16 && has_grouped_pair_products() && s_.scales != at::kFloat;
-    const auto by_input = by_inputs((pairs ? x : x.to(at::kFloat)).contiguous());
+    const bool pairs =
+        !ordered && x.scalar_type() == at::kBFloat16 && has_grouped_pair_products() && s_.scales != at::kFloat;
+    const auto by_input = by_inputs((pairs ? x : x.to(at::kFloat)).contiguous(), groups);
     const auto few = grouped_rows(x.size(0));
     const auto y = at::empty({few, m.rows}, at::kFloat);
     const GroupedProduct product{.layout = s_.layout,
@@ -111,7 +116,10 @@ class GroupedCodec final : public tensor::Codec, public tensor::FewRowsCodec, pu
                                  .scales = m.fields[kGroupScales].const_data_ptr(),
                                  .few = few,
                                  .x = by_input.words.data(),
-                                 .x_sums = by_input.sums.data()};
+                                 .x_sums = by_input.sums.data(),
+                                 .order = ordered ? groups.order.data() : nullptr,
+                                 .begins = groups.begins.data(),
+                                 .groups = groups.count()};
     const auto multiply = pairs ? grouped_pair_product : grouped_product;
     constexpr std::int64_t kTogether = 16;  // outputs
     const auto parts = (m.rows + kTogether - 1) / kTogether;
@@ -160,27 +168,59 @@ class GroupedCodec final : public tensor::Codec, public tensor::FewRowsCodec, pu
                                         : ScaleDtype::kFloat;
   }
 
+  /// The inputs of a matrix, group by group.
+  struct InputGroups {
+    std::vector<std::int32_t> order;   // empty: as they lie, in groups of whole words
+    std::vector<std::int64_t> begins;  // of each group, and their end
+    std::int64_t count() const { return static_cast<std::int64_t>(begins.size()) - 1; }
+  };
+  InputGroups input_groups(const tensor::PackedMatrix& m) const {
+    InputGroups out;
+    if (!s_.listed) {
+      for (std::int64_t begin = 0; begin < m.columns; begin += s_.group_size) out.begins.push_back(begin);
+      out.begins.push_back(m.columns);
+      if (s_.group_size % per_word_ != 0) {
+        out.order.resize(static_cast<std::size_t>(m.columns));
+        std::iota(out.order.begin(), out.order.end(), 0);
+      }
+      return out;
+    }
+    const auto* listed = m.fields[kGroupOfInput].const_data_ptr<std::int32_t>();
+    const auto group_of = [&](std::int64_t input) { return known_group(listed[input]); };
+    out.begins.resize(static_cast<std::size_t>(s_.groups + 1));
+    for (std::int64_t i = 0; i < m.columns; ++i) ++out.begins[group_of(i) + 1];
+    std::partial_sum(out.begins.begin(), out.begins.end(), out.begins.begin());
+    auto next = out.begins;
+    out.order.resize(static_cast<std::size_t>(m.columns));
+    for (std::int64_t i = 0; i < m.columns; ++i) out.order[next[group_of(i)]++] = static_cast<std::int32_t>(i);
+    return out;
+  }
+  /// For a group that there is not: the last.
+  std::size_t known_group(std::int64_t group) const {
+    return static_cast<std::size_t>(std::clamp<std::int64_t>(group, 0, s_.groups - 1));
+  }
+
   struct ByInputs {
     std::vector<std::uint32_t> words;  // of float32, [columns, few], or pairs of bfloat16, [columns / 2, few]
     std::vector<float> sums;           // of each group's inputs: [groups, few]
   };
-  /// With rows of zeros up to grouped_rows(). x: contiguous.
-  ByInputs by_inputs(const at::Tensor& x) const {
-    const auto few = grouped_rows(x.size(0)), columns = x.size(1),
-               groups = (columns + s_.group_size - 1) / s_.group_size;
+  /// Group by group, with rows of zeros up to grouped_rows(). x: contiguous.
+  static ByInputs by_inputs(const at::Tensor& x, const InputGroups& groups) {
     const bool pairs = x.scalar_type() == at::kBFloat16;
-    const auto words = pairs ? columns / 2 : columns, of_group = pairs ? s_.group_size / 2 : s_.group_size;
+    const auto few = grouped_rows(x.size(0)), of_word = std::int64_t{pairs ? 2 : 1}, words = x.size(1) / of_word;
     ByInputs out{std::vector<std::uint32_t>(static_cast<std::size_t>(words * few)),
-                 std::vector<float>(static_cast<std::size_t>(groups * few))};
-    std::vector<std::uint32_t> row(static_cast<std::size_t>(words));
+                 std::vector<float>(static_cast<std::size_t>(groups.count() * few))};
+    std::vector<std::uint32_t> given(static_cast<std::size_t>(words)), row(given.size());
     for (std::int64_t f = 0; f < x.size(0); ++f) {
-      const auto bytes = static_cast<std::size_t>(words) * sizeof(std::uint32_t);  // perhaps not aligned as words are
-      std::memcpy(row.data(), static_cast<const std::byte*>(x.const_data_ptr()) + static_cast<std::size_t>(f) * bytes,
+      const auto bytes = given.size() * sizeof(std::uint32_t);  // perhaps not aligned as words are
+      std::memcpy(given.data(), static_cast<const std::byte*>(x.const_data_ptr()) + static_cast<std::size_t>(f) * bytes,
                   bytes);
+      if (groups.order.empty()) row.swap(given);
+      for (std::size_t w = 0; w < groups.order.size(); ++w) row[w] = given[static_cast<std::size_t>(groups.order[w])];
       for (std::int64_t w = 0; w < words; ++w) out.words[w * few + f] = row[w];
-      for (std::int64_t g = 0; g < groups; ++g) {
-        const auto begin = g * of_group, count = std::min(of_group, words - begin);
-        out.sums[g * few + f] = (pairs ? sum_of_pairs : sum_of_floats)(row.data() + begin, count);
+      for (std::int64_t g = 0; g < groups.count(); ++g) {
+        const auto begin = groups.begins[g] / of_word, end = groups.begins[g + 1] / of_word;
+        out.sums[g * few + f] = (pairs ? sum_of_pairs : sum_of_floats)(row.data() + begin, end - begin);
       }
     }
     return out;
@@ -258,7 +298,7 @@ class GroupedCodec final : public tensor::Codec, public tensor::FewRowsCodec, pu
     std::vector<bool> is_used(static_cast<std::size_t>(s_.groups));
     const auto* listed = m.fields[kGroupOfInput].const_data_ptr<std::int32_t>() + tile.column;
     for (std::int64_t c = 0; c < tile.columns; ++c) {
-      const auto group = static_cast<std::size_t>(std::clamp<std::int64_t>(listed[c], 0, s_.groups - 1));
+      const auto group = known_group(listed[c]);
       out.of_column.push_back(static_cast<std::int32_t>(group));
       if (!is_used[group]) out.used.push_back(group);
       is_used[group] = true;

@@ -111,6 +111,37 @@ HWY_NOINLINE void gptq_sums(const GroupedProduct& p, const std::int32_t* words, 
     for (int f = 0; f < Few; ++f) out[v][f] = sums[v][f];
 }
 
+/// The same of a group whose inputs lie anywhere: places begin to end of p.order. words: of the first input.
+template <int Few, int Vectors>
+HWY_NOINLINE void ordered_sums(const GroupedProduct& p, const std::int32_t* words, std::int64_t begin, std::int64_t end,
+                               std::size_t count, SumVector (&out)[Vectors][Few]) {
+  const auto count_of = [&](int v) { return v + 1 == Vectors ? count : static_cast<std::size_t>(kLanesOfSums); };
+  const auto* x = static_cast<const float*>(p.x) + begin * Few;
+  SumVector sums[Vectors][Few];
+  for (auto& of_vector : sums)
+    for (auto& sum : of_vector) sum = hn::Zero(Sums());
+  for (auto at = begin; at < end; ++at, x += Few) {
+    const auto input = static_cast<std::int64_t>(p.order[at]);
+    const auto* line = words + input / kOfWord * p.rows;
+    const int place = static_cast<int>(input % kOfWord);
+    hwy::Prefetch(line + (Vectors + place % Vectors) * kLanesOfSums);  // of the outputs after these
+    SumVector codes[Vectors];
+#pragma GCC unroll 4
+    for (int v = 0; v < Vectors; ++v)
+      codes[v] = low_codes(hn::ShiftRightSame(words_at(line + v * kLanesOfSums, count_of(v)), 4 * place));
+#pragma GCC unroll 8
+    for (int f = 0; f < Few; ++f) {
+      const auto few = hn::Set(Sums(), x[f]);
+#pragma GCC unroll 4
+      for (int v = 0; v < Vectors; ++v) sums[v][f] = hn::MulAdd(few, codes[v], sums[v][f]);
+    }
+  }
+#pragma GCC unroll 4
+  for (int v = 0; v < Vectors; ++v)
+#pragma GCC unroll 8
+    for (int f = 0; f < Few; ++f) out[v][f] = sums[v][f];
+}
+
 /// Vectors of outputs from `row` on, `count` of them in the last vector.
 template <int Few, int Vectors>
 void gptq_outputs(const GroupedProduct& p, std::int64_t row, std::size_t count, float* y) {
@@ -119,9 +150,15 @@ void gptq_outputs(const GroupedProduct& p, std::int64_t row, std::size_t count, 
   for (auto& of_vector : totals)
     for (auto& total : of_vector) total = hn::Zero(Sums());
   const auto* x_sums = p.x_sums;
-  for (std::int64_t begin = 0, group = 0; begin < p.columns; begin += p.group_size, ++group, x_sums += Few) {
-    gptq_sums<Few, Vectors>(p, p.words + begin / kOfWord * p.rows + row, begin,
-                            std::min(begin + p.group_size, p.columns), count, sums);
+  const auto groups = p.order ? p.groups : (p.columns + p.group_size - 1) / p.group_size;
+  for (std::int64_t group = 0; group < groups; ++group, x_sums += Few) {
+    if (p.order) {
+      ordered_sums<Few, Vectors>(p, p.words + row, p.begins[group], p.begins[group + 1], count, sums);
+    } else {
+      const auto begin = group * p.group_size;
+      gptq_sums<Few, Vectors>(p, p.words + begin / kOfWord * p.rows + row, begin,
+                              std::min(begin + p.group_size, p.columns), count, sums);
+    }
     for (int v = 0; v < Vectors; ++v) {
       const auto first = group * p.rows + row + v * kLanesOfSums;
       const auto zero = gptq_zeros(p, first, count_of(v)), scale = scales_at(p, first, count_of(v));

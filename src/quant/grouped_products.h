@@ -42,12 +42,18 @@ struct GroupedProduct {
   bool zeros_less_one;
   ScaleDtype scale_dtype;      // with pairs not kFloat
   std::int64_t rows, columns;  // outputs, a multiple of 8; inputs
-  std::int64_t group_size;     // a multiple of 8
+  std::int64_t group_size;     // a multiple of 8; unused with `order`
   const std::int32_t *words, *zeros;
   const void* scales;
   std::int64_t few;     // one that grouped_rows() gives
   const void* x;        // [columns, few] float32; or [columns / 2, few], pairs of bfloat16
   const float* x_sums;  // of each group's inputs: [groups, few]
+  /// kGptq and float32 alone: the inputs, group by group, where groups do not follow each other (act-order), and where
+  /// each group begins among them, then their number. x has its inputs in this order, too. Null: they follow each
+  /// other.
+  const std::int32_t* order = nullptr;
+  const std::int64_t* begins = nullptr;
+  std::int64_t groups = 0;
 };
 /// On one thread. y [few, rows]: of outputs [first, first + count), multiples of 8. p.x: float32.
 void grouped_product(const GroupedProduct& p, std::int64_t first, std::int64_t count, float* y);

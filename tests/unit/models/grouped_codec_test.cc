@@ -68,14 +68,18 @@ TEST(GroupedCodec, ProductsOfAFewRowsAreThoseOfTheValues) {
   const std::int64_t columns = 672;
   for (const auto layout : {WordLayout::kGptq, WordLayout::kAwq})
     for (const std::int64_t rows : {8, 64, 200, 280})  // words of a vector and a half, a last half of a vector
-      for (const std::int64_t group : {8, 40, 64, 128, 672})
+      for (const std::int64_t group : {8, 40, 64, 84, 128, 672})
         for (const auto scales : {at::kHalf, at::kBFloat16, at::kFloat}) {
+          const bool listed = layout == WordLayout::kGptq && group == 40;
+          if (layout == WordLayout::kAwq && group == 84) continue;
           const GroupedSettings settings{.layout = layout,
                                          .groups = (columns + group - 1) / group,
                                          .group_size = group,
+                                         .listed = listed,
                                          .zeros_less_one = group > 40,
                                          .scales = scales};
           const auto matrix = of_any_codes(settings, rows, columns);
+          if (listed) matrix.fields[3].copy_(at::randint(0, settings.groups, {columns}));
           SCOPED_TRACE(matrix.codec->name());
           const auto& codec = dynamic_cast<const tensor::FewRowsCodec&>(*matrix.codec);
           const auto w = tensor::unpack(matrix, at::kFloat).to(at::kDouble);
@@ -101,15 +105,14 @@ TEST(GroupedCodec, ProductsOfAFewRowsAreThoseOfTheValues) {
         }
 }
 
-TEST(GroupedCodec, ProductsOfAFewRowsNeedGroupsOfWholeWords) {
+TEST(GroupedCodec, ProductsOfAFewRowsNeedFourBitsAndAwqsGroupsOfWholeWords) {
   const auto has = [](const GroupedSettings& settings) {
     const auto matrix = of_any_codes(settings, 64, 96);
     const auto& codec = dynamic_cast<const tensor::FewRowsCodec&>(*matrix.codec);
     return codec.few_rows_product(matrix, at::ones({1, 96})).defined();
   };
-  EXPECT_FALSE(has({.groups = 8, .group_size = 12}));
+  EXPECT_FALSE(has({.layout = WordLayout::kAwq, .groups = 8, .group_size = 12}));
   EXPECT_FALSE(has({.bits = 8, .groups = 3, .group_size = 32}));
-  EXPECT_FALSE(has({.groups = 3, .group_size = 32, .listed = true}));
 }
 
 TEST(GroupedCodec, PartsAndProductsAreThoseOfTheValues) {
