@@ -330,7 +330,7 @@ class Builder {
     if (found == names.end()) fail(info, fmt::format("not a tensor of architecture '{}'", family_.name));
     if (*found->name == 0) return;
     const auto prefix = parts.stack ? fmt::format(fmt::runtime(parts.stack->layers), parts.block) : "";
-    if (found->how == How::kExperts) return add_experts(info, prefix + found->name + parts.suffix);
+    if (found->how == How::kExperts) return add_experts(info, prefix, found->name, parts.suffix);
     GgufView view{prefix + found->name + parts.suffix, info.name, info.shape};
     arrange(view, found->how, info);
     views.push_back(std::move(view));
@@ -343,12 +343,13 @@ class Builder {
     throw DataError(fmt::format("{}: tensor '{}': {}", info.file, info.name, message), info.file);
   }
 
-  void add_experts(const io::TensorInfo& info, const std::string& pattern) {
+  /// name: with {} for the expert's number. What comes of the file is no pattern.
+  void add_experts(const io::TensorInfo& info, const std::string& prefix, const char* name, const std::string& suffix) {
     constexpr std::int64_t kMostExperts = 1 << 16;
     if (info.shape.size() != 3 || info.shape[0] > kMostExperts)
       fail(info, fmt::format("expected [experts, rows, columns], with at most {} experts", kMostExperts));
     for (std::int64_t e = 0; e < info.shape[0]; ++e) {
-      views.push_back({fmt::format(fmt::runtime(pattern), e),
+      views.push_back({prefix + fmt::format(fmt::runtime(name), e) + suffix,
                        info.name,
                        {info.shape[1], info.shape[2]},
                        How::kExperts,

@@ -61,6 +61,16 @@ Value parsed(const Value& json) {
   }
 }
 
+/// Keys of a map are texts in JSON.
+Value key_of(const Value& key) {
+  if (key.is_text()) return key;
+  try {
+    return Value(chat::dump_json(key));
+  } catch (const chat::TemplateError&) {
+    throw DataError("a map has keys of bytes that are not UTF-8 text");
+  }
+}
+
 template <typename Lists>
 Value RowReader::list_value(const arrow::Array& array, std::int64_t i) {
   const auto& lists = static_cast<const Lists&>(array);
@@ -85,8 +95,8 @@ Value RowReader::struct_value(const arrow::StructArray& structs, std::int64_t i)
 Value RowReader::map_value(const arrow::MapArray& maps, std::int64_t i) {
   chat::Dict out;
   for (std::int64_t k = maps.value_offset(i); k < maps.value_offset(i) + maps.value_length(i); ++k) {
-    const Value key = value_at(*maps.keys(), k);
-    out.set(key.is_text() ? key : Value(chat::dump_json(key)), value_at(*maps.items(), k));
+    const Value key = key_of(value_at(*maps.keys(), k));
+    out.set(key, value_at(*maps.items(), k));
   }
   return chat::make_dict(std::move(out));
 }

@@ -1,4 +1,4 @@
-"""Writes rows.parquet, rows.arrow (a stream, as save_to_disk() writes), table.arrow and rows.jsonl (the same rows), and one_word.parquet (1500 rows that name one word of 5 MiB), bytes.parquet (texts beside bytes that are none), many_values.parquet; run with pyarrow installed."""
+"""Writes rows.parquet, rows.arrow (a stream, as save_to_disk() writes), table.arrow and rows.jsonl (the same rows), and one_word.parquet (1500 rows that name one word of 5 MiB), bytes.parquet (texts beside bytes that are none), many_values.parquet, byte_keys.parquet (a map whose keys are bytes); run with pyarrow installed."""
 
 import json
 from pathlib import Path
@@ -42,6 +42,8 @@ def main() -> None:
     picture, plain = b"\x89PNG\xff", b"a plain text"
     pq.write_table(pa.table({"text": ["one", "two"], "image": [{"bytes": picture, "path": None}, None], "raw": [plain, picture],
                              "messages": [[{"role": b"user", "content": c}] for c in (plain, picture)]}), FOLDER / "bytes.parquet")
+    keys = pa.array([[(plain, 1)], [(picture, 2)]], pa.map_(pa.binary(), pa.int32()))
+    pq.write_table(pa.table({"map": keys}), FOLDER / "byte_keys.parquet")
     many = pa.ListArray.from_arrays(pa.array([0, 2, 5_000_002], pa.int32()), pa.nulls(5_000_002))
     pq.write_table(pa.table({"x": many}), FOLDER / "many_values.parquet", compression="zstd", store_schema=False)
 

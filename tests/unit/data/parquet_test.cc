@@ -84,6 +84,23 @@ TEST(Parquet, BytesThatAreNoTextMatterToWhoeverNeedsATextAlone) {
   }
 }
 
+TEST(Parquet, AMapWhoseKeysAreNoTextsIsAnErrorThatNamesRowAndColumn) {
+  const auto rows = open_if_built(std::string(TESSERA_TEST_DATA) + "/parquet/byte_keys.parquet");
+  if (rows == nullptr) GTEST_SKIP() << "this build has no Arrow";
+  SourceRow row;
+  ASSERT_TRUE(rows->next(row));
+  EXPECT_EQ(chat::dump_json(*parse_row(row)->find(std::string_view("map"))), R"({"a plain text": 1})");
+  try {
+    rows->next(row);
+    FAIL() << "it was read";
+  } catch (const DataError& e) {
+    EXPECT_NE(std::string(e.what()).find(
+                  "byte_keys.parquet:2: column \"map\": a map has keys of bytes that are not UTF-8 text"),
+              std::string::npos)
+        << e.what();
+  }
+}
+
 // 1500 rows name one word of 5 MiB: all together they would take 7 GiB.
 TEST(Parquet, AWordThatManyRowsNameIsNotMultipliedInMemory) {
   const auto peak_mib = [] {

@@ -283,17 +283,27 @@ TEST(GgufModel, NamesUnknownArchitecturesAndTensors) {
   }
 }
 
-// No tensor of no values may cost memory or time by its shape.
-TEST(GgufModel, ANumberOfExpertsIsBounded) {
+/// A file of one tensor, of a model with experts, read.
+std::shared_ptr<io::TensorSource> of_experts(const std::string& tensor, const std::vector<std::int64_t>& shape) {
   const auto path = (std::filesystem::path(testing::TempDir()) / "gguf_experts.gguf").string();
   const io::GgufMetadata metadata = {{"general.architecture", std::string("llama")},
                                      {"llama.expert_count", std::uint32_t{2}}};
-  const std::vector<io::GgufTensorPlan> plans = {{"blk.0.ffn_up_exps.weight", {std::int64_t{1} << 40, 0, 4}}};
+  const std::vector<io::GgufTensorPlan> plans = {{tensor, shape}};
   io::GgufWriter writer(path, metadata, plans);
   writer.write(nullptr);
   writer.commit();
+  return open_model_weights(path);
+}
+
+TEST(GgufModel, WhatFollowsTheNameOfExpertsIsTakenAsItIs) {
+  const auto source = of_experts("blk.0.ffn_up_exps.a{b", {2, 0, 4});
+  EXPECT_NE(source->find("model.layers.0.block_sparse_moe.experts.1.w3.a{b"), nullptr);
+}
+
+// No tensor of no values may cost memory or time by its shape.
+TEST(GgufModel, ANumberOfExpertsIsBounded) {
   try {
-    open_model_weights(path);
+    of_experts("blk.0.ffn_up_exps.weight", {std::int64_t{1} << 40, 0, 4});
     FAIL();
   } catch (const DataError& e) {
     EXPECT_NE(
