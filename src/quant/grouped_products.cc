@@ -24,6 +24,7 @@ using WordsOf = hn::RebindToUnsigned<Sums>;
 using WordsVector = hn::Vec<WordsOf>;
 
 constexpr std::int64_t kLanesOfSums = static_cast<std::int64_t>(hn::MaxLanes(Sums())), kOfWord = 8;
+constexpr int kUnrolled = 4;  // inputs of a step of loops, between which the compiler keeps sums in memory
 /// Half of the processor's registers.
 constexpr int kSumRegisters = HWY_TARGET <= HWY_AVX3 || !HWY_ARCH_X86 ? 16 : 8;
 
@@ -111,31 +112,41 @@ HWY_NOINLINE void gptq_sums(const GroupedProduct& p, const std::int32_t* words, 
     for (int f = 0; f < Few; ++f) out[v][f] = sums[v][f];
 }
 
-/// The same of a group whose inputs lie anywhere: places begin to end of p.order. words: of the first input.
+/// Of an input that lies anywhere, with its x. words: of the first input.
+template <int Few, int Vectors>
+HWY_INLINE void add_input(const std::int32_t* words, std::int64_t apart, std::int64_t input, const float* x,
+                          std::size_t count, SumVector (&sums)[Vectors][Few]) {
+  const auto* line = words + input / kOfWord * apart;
+  const int place = static_cast<int>(input % kOfWord);
+  hwy::Prefetch(line + (Vectors + place % Vectors) * kLanesOfSums);  // of the outputs after these
+  SumVector codes[Vectors];
+#pragma GCC unroll 4
+  for (int v = 0; v < Vectors; ++v) {
+    const auto all = words_at(line + v * kLanesOfSums, v + 1 == Vectors ? count : kLanesOfSums);
+    codes[v] = low_codes(hn::ShiftRightSame(all, 4 * place));
+  }
+#pragma GCC unroll 8
+  for (int f = 0; f < Few; ++f) {
+    const auto few = hn::Set(Sums(), x[f]);
+#pragma GCC unroll 4
+    for (int v = 0; v < Vectors; ++v) sums[v][f] = hn::MulAdd(few, codes[v], sums[v][f]);
+  }
+}
+
+/// As gptq_sums(), of a group whose inputs are those at places begin to end of p.order. words: of the first input.
 template <int Few, int Vectors>
 HWY_NOINLINE void ordered_sums(const GroupedProduct& p, const std::int32_t* words, std::int64_t begin, std::int64_t end,
                                std::size_t count, SumVector (&out)[Vectors][Few]) {
-  const auto count_of = [&](int v) { return v + 1 == Vectors ? count : static_cast<std::size_t>(kLanesOfSums); };
   const auto* x = static_cast<const float*>(p.x) + begin * Few;
+  const auto* input = p.order + begin;
   SumVector sums[Vectors][Few];
   for (auto& of_vector : sums)
     for (auto& sum : of_vector) sum = hn::Zero(Sums());
-  for (auto at = begin; at < end; ++at, x += Few) {
-    const auto input = static_cast<std::int64_t>(p.order[at]);
-    const auto* line = words + input / kOfWord * p.rows;
-    const int place = static_cast<int>(input % kOfWord);
-    hwy::Prefetch(line + (Vectors + place % Vectors) * kLanesOfSums);  // of the outputs after these
-    SumVector codes[Vectors];
+  for (; begin + kUnrolled <= end; begin += kUnrolled)
 #pragma GCC unroll 4
-    for (int v = 0; v < Vectors; ++v)
-      codes[v] = low_codes(hn::ShiftRightSame(words_at(line + v * kLanesOfSums, count_of(v)), 4 * place));
-#pragma GCC unroll 8
-    for (int f = 0; f < Few; ++f) {
-      const auto few = hn::Set(Sums(), x[f]);
-#pragma GCC unroll 4
-      for (int v = 0; v < Vectors; ++v) sums[v][f] = hn::MulAdd(few, codes[v], sums[v][f]);
-    }
-  }
+    for (int k = 0; k < kUnrolled; ++k, ++input, x += Few)
+      add_input<Few, Vectors>(words, p.rows, *input, x, count, sums);
+  for (; begin < end; ++begin, ++input, x += Few) add_input<Few, Vectors>(words, p.rows, *input, x, count, sums);
 #pragma GCC unroll 4
   for (int v = 0; v < Vectors; ++v)
 #pragma GCC unroll 8
@@ -197,7 +208,6 @@ HWY_NOINLINE void add_awq_group(const GroupedProduct& p, const std::int32_t* wor
   SumVector sums[Places][Few];
   for (auto& of_place : sums)
     for (auto& sum : of_place) sum = hn::Zero(Sums());
-  constexpr int kUnrolled = 4;  // the compiler keeps sums in memory between steps of the loop
   const auto* line = words;
   const auto* x = static_cast<const float*>(p.x) + begin * Few;
   for (auto input = begin; input < end; input += kUnrolled) {

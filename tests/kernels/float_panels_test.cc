@@ -88,5 +88,36 @@ TEST(RowKernels, Bfloat16IsWidenedAndRoundedToNearest) {
   EXPECT_TRUE(std::isnan(not_a_number));
 }
 
+TEST(RowKernels, Float16IsRoundedToNearest) {
+  // Between neighbours: halves of steps and what lies beside them, of normal numbers and of those below 2^-14.
+  std::vector<std::pair<float, float>> cases = {
+      {0.0f, 0.0f},
+      {1.0f, 1.0f},
+      {0x1.002p0f, 0x1.0p0f},
+      {0x1.006p0f, 0x1.008p0f},
+      {0x1.002002p0f, 0x1.004p0f},
+      {0x1.3333p-3f, 0x1.334p-3f},
+      {0x1.ffep-15f, 0x1.0p-14f},
+      {0x1.8p-24f, 0x1.0p-23f},
+      {0x1.0p-25f, 0.0f},
+      {0x1.000002p-25f, 0x1.0p-24f},
+      {0x1.0p-60f, 0.0f},
+      {65504.0f, 65504.0f},
+      {65519.0f, 65504.0f},
+      {65520.0f, std::numeric_limits<float>::infinity()},
+      {std::numeric_limits<float>::max(), std::numeric_limits<float>::infinity()},
+      {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::infinity()}};
+  std::vector<float> x;
+  for (const auto& [given, expected] : cases) x.insert(x.end(), {given, -given});
+  round_to_float16(x.data(), static_cast<std::int64_t>(x.size()));
+  for (std::size_t i = 0; i < cases.size(); ++i) {
+    EXPECT_EQ(x[2 * i], cases[i].second) << cases[i].first;
+    EXPECT_EQ(x[2 * i + 1], -cases[i].second) << -cases[i].first;
+  }
+  float not_a_number = std::numeric_limits<float>::quiet_NaN();
+  round_to_float16(&not_a_number, 1);
+  EXPECT_TRUE(std::isnan(not_a_number));
+}
+
 }  // namespace
 }  // namespace tessera::nn::kernels

@@ -27,6 +27,17 @@ TESSERA_INLINE void narrow_to(std::uint16_t& y, float x) {
   y = static_cast<std::uint16_t>((bits & 0x7FFFFFFFu) > 0x7F800000u ? 0x7FC0u : rounded);
 }
 
+/// The nearest float16, ties to even.
+TESSERA_INLINE float rounded_to_float16(float x) {
+  const auto bits = std::bit_cast<std::uint32_t>(x), magnitude = bits & 0x7FFFFFFFu;
+  const std::uint32_t normal = (magnitude + 0xFFFu + ((magnitude >> 13) & 1u)) & ~0x1FFFu;
+  const float small = (std::bit_cast<float>(magnitude) + 0.5f) - 0.5f;  // multiples of 2^-24, below 2^-14
+  std::uint32_t out = magnitude < 0x38800000u ? std::bit_cast<std::uint32_t>(small) : normal;
+  out = out > 0x477FE000u ? 0x7F800000u : out;  // beyond 65504
+  out = magnitude > 0x7F800000u ? 0x7FC00000u : out;
+  return std::bit_cast<float>((bits & 0x80000000u) | out);
+}
+
 // exp for x <= ~88, relative error below 2e-7: 2^k times a degree-6 polynomial on [-ln2/2, ln2/2] (Cephes' constants).
 TESSERA_INLINE float fast_exp(float x) {
   x = x < -87.0f ? -87.0f : x;

@@ -35,6 +35,11 @@ void narrow(const float* x, std::uint16_t* y, std::int64_t n) {
   for (std::int64_t i = 0; i < n; ++i) narrow_to(y[i], x[i]);
 }
 
+void round_to_float16(float* x, std::int64_t n) {
+#pragma omp simd
+  for (std::int64_t i = 0; i < n; ++i) x[i] = rounded_to_float16(x[i]);
+}
+
 void round_to_bfloat16(float* x, std::int64_t n) {
 #pragma omp simd
   for (std::int64_t i = 0; i < n; ++i) {
@@ -152,6 +157,7 @@ namespace tessera::nn::kernels {
 HWY_EXPORT(widen);
 HWY_EXPORT(narrow);
 HWY_EXPORT(round_to_bfloat16);
+HWY_EXPORT(round_to_float16);
 HWY_EXPORT(scale_row);
 HWY_EXPORT(sum_float32);
 HWY_EXPORT(sum_bfloat16);
@@ -183,6 +189,9 @@ void narrow(const float* x, std::uint16_t* y, std::int64_t n) {
 }
 void round_to_bfloat16(float* x, std::int64_t n) {
   TESSERA_DISPATCH(round_to_bfloat16)(x, n);
+}
+void round_to_float16(float* x, std::int64_t n) {
+  TESSERA_DISPATCH(round_to_float16)(x, n);
 }
 void scale_row(float* x, float scale, std::int64_t n) {
   TESSERA_DISPATCH(scale_row)(x, scale, n);

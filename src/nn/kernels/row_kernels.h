@@ -19,6 +19,7 @@ void widen(const std::uint16_t* x, float* y, std::int64_t n);
 void narrow(const float* x, std::uint16_t* y, std::int64_t n);
 /// There and back, in place.
 void round_to_bfloat16(float* x, std::int64_t n);
+void round_to_float16(float* x, std::int64_t n);
 
 /// x *= scale.
 void scale_row(float* x, float scale, std::int64_t n);

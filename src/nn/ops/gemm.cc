@@ -167,13 +167,8 @@ class Unpacked final : public TiledFactor {
   void read(const tensor::MatrixTile& tile, float* out, std::int64_t stride) const override {
     b_.matrix.codec->decode(b_.matrix, tile, out, stride);
     if (dtype_ == at::kFloat) return;
-    for (std::int64_t r = 0; r < tile.rows; ++r, out += stride) {
-      if (dtype_ == at::kBFloat16) {
-        kernels::round_to_bfloat16(out, tile.columns);
-      } else {
-        for (std::int64_t c = 0; c < tile.columns; ++c) out[c] = static_cast<float>(static_cast<at::Half>(out[c]));
-      }
-    }
+    const auto round = dtype_ == at::kBFloat16 ? kernels::round_to_bfloat16 : kernels::round_to_float16;
+    for (std::int64_t r = 0; r < tile.rows; ++r, out += stride) round(out, tile.columns);
   }
   kernels::MemoryRows memory(const tensor::MatrixTile& tile) const override { return memory_of(b_.matrix, tile); }
 

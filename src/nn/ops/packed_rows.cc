@@ -72,10 +72,13 @@ at::Tensor product_of_codec(const at::Tensor& x, const tensor::PackedMatrix& mat
   return codec ? codec->few_rows_product(matrix, x) : at::Tensor();
 }
 
-at::Tensor float_product(const at::Tensor& x, const tensor::PackedMatrix& matrix) {
+/// Of x in float32 with the matrix as it is, or rounded to a dtype of 16 bits.
+at::Tensor float_product(const at::Tensor& x, const tensor::PackedMatrix& matrix, at::ScalarType dtype) {
   if (const auto y = product_of_codec(x, matrix); y.defined()) return y;
   const auto out = at::empty({x.size(0), matrix.rows}, at::kFloat);
-  for_decoded_rows<float>(matrix, [&](std::int64_t first, std::int64_t count, const float* values) {
+  for_decoded_rows<float>(matrix, [&](std::int64_t first, std::int64_t count, float* values) {
+    if (dtype == at::kBFloat16) kernels::round_to_bfloat16(values, count * matrix.columns);
+    if (dtype == at::kHalf) kernels::round_to_float16(values, count * matrix.columns);
     kernels::row_products(x.const_data_ptr<float>(), x.size(0), values, {count, matrix.columns, matrix.columns},
                           out.mutable_data_ptr<float>() + first, matrix.rows);
   });
@@ -112,19 +115,21 @@ void bfloat16_product(const Bfloat16Product& p, const tensor::PackedMatrix& matr
 }  // namespace
 
 bool has_few_packed_rows(const at::Tensor& x) {
-  const bool takes_dtype =
-      x.scalar_type() == at::kFloat || (x.scalar_type() == at::kBFloat16 && kernels::has_bf16_dot());
+  const auto dtype = x.scalar_type();
+  const bool takes_dtype = dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf;
   return x.is_cpu() && x.dim() == 2 && x.size(0) > 0 && x.size(0) <= kMostFewRows && takes_dtype;
 }
 
 bool has_rows_to_add(const at::Tensor& x, const at::Tensor& u, const at::Tensor& v) {
   const auto is_bfloat16 = [](const at::Tensor& t) { return t.is_cpu() && t.scalar_type() == at::kBFloat16; };
-  return is_bfloat16(x) && u.defined() && is_bfloat16(u) && is_bfloat16(v) && u.stride(1) == 1 && v.stride(0) == 1;
+  return kernels::has_bf16_dot() && is_bfloat16(x) && u.defined() && is_bfloat16(u) && is_bfloat16(v) &&
+         u.stride(1) == 1 && v.stride(0) == 1;
 }
 
 at::Tensor packed_rows_product(const at::Tensor& x, const tensor::PackedMatrix& matrix, const at::Tensor& u,
                                const at::Tensor& v) {
-  if (x.scalar_type() == at::kFloat) return float_product(x.contiguous(), matrix);
+  if (const auto dtype = x.scalar_type(); dtype != at::kBFloat16 || !kernels::has_bf16_dot())
+    return float_product(x.to(at::kFloat).contiguous(), matrix, dtype).to(dtype);
   auto out = at::empty({x.size(0), matrix.rows}, x.options());
   bfloat16_product({x.stride(1) == 1 ? x : x.contiguous(), u, v, out}, matrix);
   return out;

@@ -10,8 +10,8 @@ namespace tessera::nn {
 
 constexpr std::int64_t kMostFewRows = 8;
 
-/// Whether packed_rows_product() takes x [N, in]: up to kMostFewRows of float32, or of bfloat16 where the processor
-/// multiplies its pairs.
+/// Whether packed_rows_product() takes x [N, in]: up to kMostFewRows of float32, bfloat16 or float16. Those of 16 bits
+/// are multiplied in float32, but for bfloat16 where the processor multiplies its pairs.
 bool has_few_packed_rows(const at::Tensor& x);
 /// x W^T [N, out], and + u v where u is defined (has_rows_to_add()).
 at::Tensor packed_rows_product(const at::Tensor& x, const tensor::PackedMatrix& matrix, const at::Tensor& u = {},
