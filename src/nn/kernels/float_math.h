@@ -17,6 +17,15 @@ TESSERA_INLINE float widened(std::uint16_t x) {
   return std::bit_cast<float>(static_cast<std::uint32_t>(x) << 16);
 }
 
+struct Float16 {
+  std::uint16_t bits;
+};
+TESSERA_INLINE float widened(Float16 x) {
+  const std::uint32_t shifted = (x.bits & 0x7FFFU) << 13, special = shifted >= 0x7C00U << 13 ? 0x7F800000U : 0;
+  const auto value = std::bit_cast<std::uint32_t>(std::bit_cast<float>(shifted) * 0x1p112f);
+  return std::bit_cast<float>(value | special | (x.bits & 0x8000U) << 16);
+}
+
 TESSERA_INLINE void narrow_to(float& y, float x) {
   y = x;
 }

@@ -23,6 +23,20 @@ TESSERA_INLINE V load(const std::uint16_t* x) {
   const auto bits = hn::PromoteTo(hn::Rebind<std::uint32_t, D>(), hn::LoadU(hn::Rebind<std::uint16_t, D>(), x));
   return hn::BitCast(D(), hn::ShiftLeft<16>(bits));
 }
+TESSERA_INLINE V load(const Float16* x) {
+  const auto bits = hn::LoadU(hn::Rebind<std::uint16_t, D>(), &x->bits);
+#if HWY_TARGET <= HWY_AVX2 || HWY_ARCH_ARM
+  return hn::PromoteTo(D(), hn::BitCast(hn::Rebind<hwy::float16_t, D>(), bits));
+#else  // Highway's own way makes numbers of infinities
+  const hn::RebindToUnsigned<D> words;
+  const auto wide = hn::PromoteTo(words, bits);
+  const auto shifted = hn::ShiftLeft<13>(hn::And(wide, hn::Set(words, 0x7FFF)));
+  const auto values = hn::BitCast(words, hn::Mul(hn::BitCast(D(), shifted), hn::Set(D(), 0x1p112f)));
+  const auto special = hn::IfThenElseZero(hn::Ge(shifted, hn::Set(words, 0x7C00U << 13)), hn::Set(words, 0x7F800000));
+  const auto sign = hn::ShiftLeft<16>(hn::And(wide, hn::Set(words, 0x8000)));
+  return hn::BitCast(D(), hn::Or(hn::Or(values, special), sign));
+#endif
+}
 
 /// Of `Few` rows of x with `Rows` of the matrix, whose sums do not wait for one another.
 template <int Few, int Rows, class T>
@@ -114,6 +128,10 @@ void bfloat16_products(const float* x, std::int64_t few, const std::uint16_t* ma
                        std::int64_t y_stride) {
   products(x, few, matrix, rows, y, y_stride);
 }
+void float16_products(const float* x, std::int64_t few, const Float16* matrix, const MatrixRows& rows, float* y,
+                      std::int64_t y_stride) {
+  products(x, few, matrix, rows, y, y_stride);
+}
 void weighted_floats(const float* x, std::int64_t few, const float* matrix, const MatrixRows& rows, float* y) {
   weigh_all(x, few, matrix, rows, y);
 }
@@ -131,6 +149,7 @@ namespace tessera::nn::kernels {
 
 HWY_EXPORT(float_products);
 HWY_EXPORT(bfloat16_products);
+HWY_EXPORT(float16_products);
 HWY_EXPORT(weighted_floats);
 HWY_EXPORT(weighted_bfloat16s);
 
@@ -141,6 +160,10 @@ void row_products(const float* x, std::int64_t few, const float* matrix, const M
 void row_products(const float* x, std::int64_t few, const std::uint16_t* matrix, const MatrixRows& rows, float* y,
                   std::int64_t y_stride) {
   TESSERA_DISPATCH(bfloat16_products)(x, few, matrix, rows, y, y_stride);
+}
+void row_products(const float* x, std::int64_t few, const Float16* matrix, const MatrixRows& rows, float* y,
+                  std::int64_t y_stride) {
+  TESSERA_DISPATCH(float16_products)(x, few, matrix, rows, y, y_stride);
 }
 void weighted_rows(const float* x, std::int64_t few, const float* matrix, const MatrixRows& rows, float* y) {
   TESSERA_DISPATCH(weighted_floats)(x, few, matrix, rows, y);

@@ -1,7 +1,9 @@
 #pragma once
-// Products of a few rows of float32, x, with the rows of a matrix as they lie, of float32 or bfloat16 (as its bits):
-// each of these is read once. The few rows are dense.
+// Products of a few rows of float32, x, with the rows of a matrix as they lie, of float32, bfloat16 (as its bits) or
+// float16: each of these is read once. The few rows are dense.
 #include <cstdint>
+
+#include "nn/kernels/float_math.h"
 
 namespace tessera::nn::kernels {
 
@@ -14,6 +16,8 @@ struct MatrixRows {
 void row_products(const float* x, std::int64_t few, const float* matrix, const MatrixRows& rows, float* y,
                   std::int64_t y_stride);
 void row_products(const float* x, std::int64_t few, const std::uint16_t* matrix, const MatrixRows& rows, float* y,
+                  std::int64_t y_stride);
+void row_products(const float* x, std::int64_t few, const Float16* matrix, const MatrixRows& rows, float* y,
                   std::int64_t y_stride);
 
 /// y = x rows; x: [few, count], y: [few, dim].

@@ -123,23 +123,32 @@ at::Tensor run(const kernels::Bf16Gemm& product, const at::TensorOptions& option
   return out;
 }
 
-/// A few rows by those of a weight, which a library would read several times.
+/// A few rows by those of a weight, which a library would read several times; of float32, or of float16, of which a
+/// library's product of one row is faster.
 bool has_few_float_rows(const at::Tensor& a, const at::Tensor& b) {
-  const auto is_float = [](const at::Tensor& t) {
-    return t.is_cpu() && t.scalar_type() == at::kFloat && t.dim() == 2 && t.numel() > 0;
+  const auto dtype = a.scalar_type();
+  const auto fits = [&](const at::Tensor& t) {
+    return t.is_cpu() && t.scalar_type() == dtype && t.dim() == 2 && t.numel() > 0;
   };
-  return is_float(a) && is_float(b) && a.size(0) <= kMostFewRows && b.stride(0) == 1;
+  const bool takes_dtype = dtype == at::kFloat || (dtype == at::kHalf && a.size(0) > 1);
+  return takes_dtype && fits(a) && fits(b) && a.size(0) <= kMostFewRows && b.stride(0) == 1;
 }
 
-at::Tensor few_float_rows(const at::Tensor& a, const at::Tensor& b) {
+template <class T>
+at::Tensor few_float_rows(const at::Tensor& x, const at::Tensor& b) {
   const std::int64_t columns = b.size(1), inner = b.size(0);
-  const auto x = a.contiguous();
-  auto out = at::empty({a.size(0), columns}, a.options());
+  const auto* matrix = static_cast<const T*>(b.const_data_ptr());
+  auto out = at::empty({x.size(0), columns}, x.options());
   for_rows(columns, inner, [&](std::int64_t first, std::int64_t last) {
-    kernels::row_products(x.const_data_ptr<float>(), x.size(0), b.const_data_ptr<float>() + first * b.stride(1),
+    kernels::row_products(x.const_data_ptr<float>(), x.size(0), matrix + first * b.stride(1),
                           {last - first, inner, b.stride(1)}, out.mutable_data_ptr<float>() + first, columns);
   });
   return out;
+}
+
+at::Tensor few_float_rows(const at::Tensor& a, const at::Tensor& b) {
+  if (a.scalar_type() == at::kFloat) return few_float_rows<float>(a.contiguous(), b);
+  return few_float_rows<kernels::Float16>(a.to(at::kFloat).contiguous(), b).to(at::kHalf);
 }
 
 /// out = beta * out + alpha * a b, where out is wider than the factors.

@@ -260,6 +260,28 @@ TEST(FewRows, OfFloat32HaveAResultOfTheirOwnEach) {
   }
 }
 
+TEST(FewRows, OfFloat16AreSummedInFloat32AndRoundedOnce) {
+  for (const auto& [inner, columns] : {std::pair{1, 1}, std::pair{7, 5}, std::pair{64, 33}, std::pair{577, 130}}) {
+    auto w = at::randn({columns, inner + 2}).to(at::kHalf).narrow(1, 1, inner);
+    w.select(1, 0).mul_(0x1p-20);  // numbers below 2^-14
+    const auto a = at::randn({8, inner}).to(at::kHalf), b = w.t();
+    const auto exact = at::mm(a.to(at::kDouble), b.to(at::kDouble));
+    for (std::int64_t rows = 1; rows <= 8; ++rows) {
+      const auto got = gemm(a.narrow(0, 0, rows), b);
+      ASSERT_EQ(got.scalar_type(), at::kHalf);
+      EXPECT_TRUE(at::allclose(got.to(at::kDouble), exact.narrow(0, 0, rows), 0x1p-11, 1e-4)) << inner << " " << rows;
+    }
+  }
+  auto w = at::zeros({4, 40}, at::kHalf);
+  w[0][37] = std::numeric_limits<float>::infinity(), w[1][3] = -std::numeric_limits<float>::infinity();
+  w[2][5] = std::numeric_limits<float>::quiet_NaN(), w[3][39] = 65504.0;
+  const auto y = gemm(at::ones({2, 40}, at::kHalf), w.t()).to(at::kFloat);
+  EXPECT_EQ(y[0][0].item<float>(), std::numeric_limits<float>::infinity());
+  EXPECT_EQ(y[0][1].item<float>(), -std::numeric_limits<float>::infinity());
+  EXPECT_TRUE(std::isnan(y[0][2].item<float>()));
+  EXPECT_EQ(y[0][3].item<float>(), 65504.0f);
+}
+
 TEST(Affine, HasTheGradientsOfLinear) {
   for (const bool with_bias : {false, true}) {
     const auto x = at::randn({2, 5, 12}).requires_grad_(), w = at::randn({7, 12}).requires_grad_(),
