@@ -254,7 +254,7 @@ at::Tensor gemm_sum(const at::Tensor& a, const at::Tensor& b, const at::Tensor& 
 }
 
 at::Tensor gemm_packed(const at::Tensor& a, const PackedFactor& b, const at::Tensor& u, const at::Tensor& v) {
-  if (b.transposed && has_few_packed_rows(a)) {
+  if (b.transposed && has_few_packed_rows(a, b.matrix)) {
     if (has_rows_to_add(a, u, v)) return packed_rows_product(a, b.matrix, u, v);
     auto out = packed_rows_product(a, b.matrix);
     return u.defined() ? plus_product(std::move(out), u, v) : out;

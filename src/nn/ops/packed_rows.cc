@@ -66,9 +66,13 @@ void for_decoded_rows(const tensor::PackedMatrix& matrix, const Body& body) {
   });
 }
 
+const tensor::FewRowsCodec* few_rows_codec(const tensor::PackedMatrix& matrix) {
+  return dynamic_cast<const tensor::FewRowsCodec*>(matrix.codec.get());
+}
+
 /// In float32; undefined where the codec has no product of its own.
 at::Tensor product_of_codec(const at::Tensor& x, const tensor::PackedMatrix& matrix) {
-  const auto* codec = dynamic_cast<const tensor::FewRowsCodec*>(matrix.codec.get());
+  const auto* codec = few_rows_codec(matrix);
   return codec ? codec->few_rows_product(matrix, x) : at::Tensor();
 }
 
@@ -114,9 +118,10 @@ void bfloat16_product(const Bfloat16Product& p, const tensor::PackedMatrix& matr
 
 }  // namespace
 
-bool has_few_packed_rows(const at::Tensor& x) {
+bool has_few_packed_rows(const at::Tensor& x, const tensor::PackedMatrix& matrix) {
   const auto dtype = x.scalar_type();
-  const bool takes_dtype = dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf;
+  const bool takes_dtype = dtype == at::kFloat || (dtype == at::kBFloat16 && kernels::has_bf16_dot()) ||
+                           ((dtype == at::kBFloat16 || dtype == at::kHalf) && few_rows_codec(matrix));
   return x.is_cpu() && x.dim() == 2 && x.size(0) > 0 && x.size(0) <= kMostFewRows && takes_dtype;
 }
 

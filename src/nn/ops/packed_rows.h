@@ -10,9 +10,9 @@ namespace tessera::nn {
 
 constexpr std::int64_t kMostFewRows = 8;
 
-/// Whether packed_rows_product() takes x [N, in]: up to kMostFewRows of float32, bfloat16 or float16. Those of 16 bits
-/// are multiplied in float32, but for bfloat16 where the processor multiplies its pairs.
-bool has_few_packed_rows(const at::Tensor& x);
+/// Whether packed_rows_product() takes x [N, in], up to kMostFewRows: of float32, of bfloat16 where the processor
+/// multiplies its pairs, and of any bfloat16 and float16 where the codec multiplies, in float32 then.
+bool has_few_packed_rows(const at::Tensor& x, const tensor::PackedMatrix& matrix);
 /// x W^T [N, out], and + u v where u is defined (has_rows_to_add()).
 at::Tensor packed_rows_product(const at::Tensor& x, const tensor::PackedMatrix& matrix, const at::Tensor& u = {},
                                const at::Tensor& v = {});
