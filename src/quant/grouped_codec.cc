@@ -176,6 +176,7 @@ class GroupedCodec final : public tensor::Codec, public tensor::FewRowsCodec, pu
   };
   InputGroups input_groups(const tensor::PackedMatrix& m) const {
     InputGroups out;
+    out.begins.reserve(static_cast<std::size_t>(s_.groups + 1));
     if (!s_.listed) {
       for (std::int64_t begin = 0; begin < m.columns; begin += s_.group_size) out.begins.push_back(begin);
       out.begins.push_back(m.columns);
@@ -210,13 +211,13 @@ class GroupedCodec final : public tensor::Codec, public tensor::FewRowsCodec, pu
     const auto few = grouped_rows(x.size(0)), of_word = std::int64_t{pairs ? 2 : 1}, words = x.size(1) / of_word;
     ByInputs out{std::vector<std::uint32_t>(static_cast<std::size_t>(words * few)),
                  std::vector<float>(static_cast<std::size_t>(groups.count() * few))};
-    std::vector<std::uint32_t> given(static_cast<std::size_t>(words)), row(given.size());
+    std::vector<std::uint32_t> row(static_cast<std::size_t>(words)), given(groups.order.size());
     for (std::int64_t f = 0; f < x.size(0); ++f) {
-      const auto bytes = given.size() * sizeof(std::uint32_t);  // perhaps not aligned as words are
-      std::memcpy(given.data(), static_cast<const std::byte*>(x.const_data_ptr()) + static_cast<std::size_t>(f) * bytes,
+      auto& lying = given.empty() ? row : given;
+      const auto bytes = row.size() * sizeof(std::uint32_t);  // perhaps not aligned as words are
+      std::memcpy(lying.data(), static_cast<const std::byte*>(x.const_data_ptr()) + static_cast<std::size_t>(f) * bytes,
                   bytes);
-      if (groups.order.empty()) row.swap(given);
-      for (std::size_t w = 0; w < groups.order.size(); ++w) row[w] = given[static_cast<std::size_t>(groups.order[w])];
+      for (std::size_t w = 0; w < given.size(); ++w) row[w] = given[static_cast<std::size_t>(groups.order[w])];
       for (std::int64_t w = 0; w < words; ++w) out.words[w * few + f] = row[w];
       for (std::int64_t g = 0; g < groups.count(); ++g) {
         const auto begin = groups.begins[g] / of_word, end = groups.begins[g + 1] / of_word;
