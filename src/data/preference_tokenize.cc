@@ -68,6 +68,16 @@ bool label_at(const chat::Dict& object, const SourceRow& row) {
   fail(row, fmt::format("key \"label\" must be true (desirable) or false, found {}", called(label, row)));
 }
 
+/// A number, or the text of one, as tables have it.
+std::optional<double> number_in(const Value& value) {
+  if (!value.is_text()) return value.number();
+  try {
+    return chat::parse_json(value.text()).number();
+  } catch (const chat::TemplateError&) {
+    return std::nullopt;
+  }
+}
+
 /// Whether rendering a prompt asks for an answer; a last message of the assistant is gone on with.
 bool asks(const Value& prompt, const SourceRow& row) {
   const auto messages = chat::iterate(prompt);
@@ -161,8 +171,8 @@ PreferenceRow PreferenceTokenizer::whole(const Pieces& in) const {
   out.rejected = side(in.rejected);
   const Value* margin = in.object->find(std::string_view("margin"));
   if (margin == nullptr || margin->is_none()) return out;
-  const auto number = margin->is_text() ? chat::parse_json(margin->text()).number() : margin->number();
-  if (!number) fail(*in.row, fmt::format("key \"margin\" must be a number, found {}", chat::type_name(*margin)));
+  const auto number = number_in(*margin);
+  if (!number) fail(*in.row, fmt::format("key \"margin\" must be a number, found {}", called(*margin, *in.row)));
   out.has_margin = true;
   out.margin = static_cast<float>(*number);
   return out;

@@ -219,11 +219,16 @@ bool BatchSource::read(SourceRow& row) {
   row = {&file_, ++number_, "", {}, nullptr, nullptr};
   RowReader reader;
   for (int c = 0; c < batch_->num_columns(); ++c) {
+    const auto fail = [&](const std::string& message) {
+      throw DataError(fmt::format("{}: column \"{}\": {}", where(row), batch_->column_name(c), message), file_,
+                      number_);
+    };
     try {
       object->set(batch_->column_name(c), reader.value_at(*batch_->column(c), at_));
     } catch (const DataError& e) {
-      throw DataError(fmt::format("{}: column \"{}\": {}", where(row), batch_->column_name(c), e.what()), file_,
-                      number_);
+      fail(e.what());
+    } catch (const chat::TemplateError& e) {  // values nest too deep
+      fail(e.message);
     }
   }
   ++at_;

@@ -1,4 +1,4 @@
-"""Writes rows.parquet, rows.arrow (a stream, as save_to_disk() writes), table.arrow and rows.jsonl (the same rows), and one_word.parquet (1500 rows that name one word of 5 MiB), bytes.parquet (texts beside bytes that are none), many_values.parquet, byte_keys.parquet (a map whose keys are bytes); run with pyarrow installed."""
+"""Writes rows.parquet, rows.arrow (a stream, as save_to_disk() writes), table.arrow and rows.jsonl (the same rows), and one_word.parquet (1500 rows that name one word of 5 MiB), bytes.parquet (texts beside bytes that are none), many_values.parquet, byte_keys.parquet (a map whose keys are bytes), deep.arrow (JSON of 500 levels in a list); run with pyarrow installed."""
 
 import json
 from pathlib import Path
@@ -44,6 +44,9 @@ def main() -> None:
                              "messages": [[{"role": b"user", "content": c}] for c in (plain, picture)]}), FOLDER / "bytes.parquet")
     keys = pa.array([[(plain, 1)], [(picture, 2)]], pa.map_(pa.binary(), pa.int32()))
     pq.write_table(pa.table({"map": keys}), FOLDER / "byte_keys.parquet")
+    deep = pa.ExtensionArray.from_storage(pa.json_(), pa.array(["[" * 500 + "]" * 500]))
+    with pa.ipc.new_stream(FOLDER / "deep.arrow", pa.schema([("x", pa.list_(pa.json_()))])) as f:
+        f.write_table(pa.table({"x": pa.ListArray.from_arrays(pa.array([0, 1], pa.int32()), deep)}))
     many = pa.ListArray.from_arrays(pa.array([0, 2, 5_000_002], pa.int32()), pa.nulls(5_000_002))
     pq.write_table(pa.table({"x": many}), FOLDER / "many_values.parquet", compression="zstd", store_schema=False)
 

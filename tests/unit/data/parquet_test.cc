@@ -101,6 +101,18 @@ TEST(Parquet, AMapWhoseKeysAreNoTextsIsAnErrorThatNamesRowAndColumn) {
   }
 }
 
+TEST(Arrow, ValuesThatNestTooDeepAreAnErrorThatNamesRowAndColumn) {
+  const auto rows = open_if_built(std::string(TESSERA_TEST_DATA) + "/parquet/deep.arrow");
+  if (rows == nullptr) GTEST_SKIP() << "this build has no Arrow";
+  SourceRow row;
+  try {
+    rows->next(row);
+    FAIL() << "it was read";
+  } catch (const DataError& e) {
+    EXPECT_NE(std::string(e.what()).find("deep.arrow:1: column \"x\": "), std::string::npos) << e.what();
+  }
+}
+
 // 1500 rows name one word of 5 MiB: all together they would take 7 GiB.
 TEST(Parquet, AWordThatManyRowsNameIsNotMultipliedInMemory) {
   const auto peak_mib = [] {

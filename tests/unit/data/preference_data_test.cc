@@ -75,6 +75,24 @@ TEST_F(PreferenceData, CountsRowsWithoutAPrompt) {
   }
 }
 
+TEST_F(PreferenceData, AMarginIsANumberOrTheTextOfOne) {
+  options_.form = PreferenceForm::kWhole;
+  const auto write = [&](const std::string& margin) {
+    std::ofstream(options_.dataset_name) << R"({"chosen": "a", "rejected": "b", "margin": )" << margin << "}\n";
+  };
+  write("\"0.5\"");
+  EXPECT_EQ(read(0)->row(0).margin, 0.5F);
+  for (const char* odd : {"\"much\"", "\"[1]\"", "[1]"}) {
+    write(odd);
+    try {
+      read(0);
+      FAIL() << odd;
+    } catch (const DataError& e) {
+      EXPECT_SAYS(std::string(e.what()), "train.jsonl:1: key \"margin\" must be a number, found ");
+    }
+  }
+}
+
 // A table has texts only, so a list of messages stands there as JSON; elsewhere such a text is an answer.
 TEST_F(PreferenceData, AnAnswerMayBeJson) {
   const std::string list = R"([{"role": "assistant", "content": "yes"}])";
