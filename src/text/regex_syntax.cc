@@ -352,13 +352,15 @@ class Rewriter {
   // \p and \P without a brace are letters.
   Item property(char escape, bool in_brackets) {
     const auto end = in_.find('}', at_);
-    if (at_ >= in_.size() || in_[at_] != '{' || end == std::string::npos) return {std::string(1, escape)};
+    if (at_ >= in_.size() || in_[at_] != '{' || end == std::string::npos)
+      return {std::string(1, escape), false, static_cast<char32_t>(escape)};
     const std::string written = in_.substr(at_ + 1, end - at_ - 1);
     at_ = end + 1;
     const bool negated = written.starts_with('^');
     std::string name;
     for (const char c : written.substr(negated ? 1 : 0))
       if (c != '_' && c != ' ' && c != '-') name += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    if (in_brackets) refuse_one_case(name);
     std::string known = written.substr(negated ? 1 : 0);
     if (const auto category = general_category(name); !category.empty())
       known = category;
@@ -369,6 +371,15 @@ class Rewriter {
     else if (const auto listed = posix_members(name); !listed.empty())
       return class_of(listed, negated != (escape == 'P'), in_brackets);
     return {std::string("\\") + escape + (negated ? "{^" : "{") + known + "}"};
+  }
+
+  // Between brackets Oniguruma then takes what is the other case of a member for one. PCRE2 does not.
+  void refuse_one_case(std::string_view name) const {
+    constexpr std::array<std::string_view, 10> kNames{"lu", "uppercaseletter", "upper", "uppercase", "lt",
+                                                      "ll", "lowercaseletter", "lower", "lowercase", "titlecaseletter"};
+    if (groups_.back().ignore_case && std::find(kNames.begin(), kNames.end(), name) != kNames.end())
+      throw DataError(fmt::format(
+          "a regular expression with (?i) and letters of one case in brackets ({}), which is not built", name));
   }
 
   // Characters that are listed, or their complement, which cannot be listed between brackets.
@@ -388,6 +399,7 @@ class Rewriter {
     if (name.empty() || !std::all_of(name.begin(), name.end(), [](unsigned char c) { return std::islower(c); }))
       return std::nullopt;
     at_ = end + 2;
+    refuse_one_case(name);
     const auto listed = posix_members(name);
     return listed.empty() ? Item{whole} : class_of(listed, negated, true);
   }

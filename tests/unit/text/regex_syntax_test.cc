@@ -150,6 +150,14 @@ TEST(RegexSyntax, BytesThatAreNoCharacterAndControlWithoutALetterAreRefused) {
   EXPECT_NE(refusal(R"(a\Cb)").find("\\C and no letter behind it"), std::string::npos);
 }
 
+// Oniguruma's [\p{Lu}] has the letters of the other case, too, behind (?i); outside of brackets it has not.
+TEST(RegexSyntax, LettersOfOneCaseInBracketsAreRefusedWhereCaseIsIgnored) {
+  for (const char* pattern : {R"((?i)[\p{Lu}])", R"((?i:a[^\p{Uppercase}]))", "(?i)[[:lower:]a]", "(?i)[[:^upper:]]"})
+    EXPECT_NE(refusal(pattern).find("(?i) and letters of one case in brackets"), std::string::npos) << pattern;
+  EXPECT_EQ(marked(R"((?i)\p{Lu}|b)", "AaB"), "<A>a<B>");
+  EXPECT_EQ(marked(R"((?i:a)[\p{Lu}])", "ABab"), "<AB>ab");
+}
+
 TEST(RegexSyntax, ASearchThatLooksAtTheWholeTextFromEveryPlaceGivesUp) {
   const std::string said = refusal("(?:a|x)+b(?=c)", std::string(100'000, 'a') + "b!");
   EXPECT_NE(said.find("it needs too much time"), std::string::npos) << said;
