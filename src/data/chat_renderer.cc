@@ -50,11 +50,12 @@ std::map<std::string, Value> ChatRenderer::variables_of(const chat::Dict& object
 }
 
 chat::Rendered ChatRenderer::render(const Value& messages, const chat::Dict& object, const SourceRow& row,
-                                    std::optional<bool> add_generation_prompt) const {
+                                    std::optional<bool> add_generation_prompt, bool continue_final_message) const {
   std::string place;
   try {
     auto variables = variables_of(object, row, add_generation_prompt);
     variables["messages"] = messages;
+    if (continue_final_message) variables["continue_final_message"] = true;
     if (const auto own = variables.extract("chat_template"); !own.empty() && !own.mapped().is_none()) {
       if (!own.mapped().is_text())
         fail(row, fmt::format("key \"chat_template_kwargs.chat_template\" must be a text, found {}",

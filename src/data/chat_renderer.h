@@ -20,10 +20,10 @@ class ChatRenderer {
 
   bool has_template() const { return templates_.has({}); }
   /// object: the row, whose tools and chat_template_kwargs the template gets; the latter count before all else, as in
-  /// TRL. add_generation_prompt: not given, the row may ask for one; given, it may not. ConfigError without a template;
-  /// DataError names file and row.
+  /// TRL. add_generation_prompt: not given, the row may ask for one; given, it may not. continue_final_message: nothing
+  /// follows the last message's own text. ConfigError without a template; DataError names file and row.
   chat::Rendered render(const chat::Value& messages, const chat::Dict& object, const SourceRow& row,
-                        std::optional<bool> add_generation_prompt = {}) const;
+                        std::optional<bool> add_generation_prompt = {}, bool continue_final_message = false) const;
 
  private:
   std::map<std::string, chat::Value> variables_of(const chat::Dict& object, const SourceRow& row,

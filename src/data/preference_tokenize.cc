@@ -181,17 +181,9 @@ PreferenceRow PreferenceTokenizer::whole(const Pieces& in) const {
 /// The template's text in place of messages: what the prompt's has in common with those of both sides.
 PreferenceTokenizer::Pieces PreferenceTokenizer::as_texts(const Pieces& in) const {
   if (!in.conversational) return in;
-  const auto text = [&](const Value& messages, std::optional<bool> add_generation_prompt = {}) {
-    return renderer_.render(messages, *in.object, *in.row, add_generation_prompt).text;
-  };
+  const auto text = [&](const Value& messages) { return renderer_.render(messages, *in.object, *in.row).text; };
   const bool answers = asks(in.prompt, *in.row);
-  std::string prompt = text(in.prompt, answers);
-  if (!answers) {  // continue_final_message: nothing behind the last message's own text
-    const auto last = chat::iterate(in.prompt).back();
-    const auto content = chat::get_item(last, Value(std::string("content"))).text();
-    const auto at = prompt.rfind(content);
-    if (at != std::string::npos) prompt.resize(at + content.size());
-  }
+  const std::string prompt = renderer_.render(in.prompt, *in.object, *in.row, answers, !answers).text;
   const std::string chosen = text(joined(in.prompt, in.chosen)), rejected = text(joined(in.prompt, in.rejected));
   std::size_t border = 0;
   const auto shorter = std::min({prompt.size(), chosen.size(), rejected.size()});

@@ -75,6 +75,24 @@ TEST_F(PreferenceData, CountsRowsWithoutAPrompt) {
   }
 }
 
+// As continue_final_message: nothing follows the assistant's own text, which the template may have trimmed, and which
+// may stand in parts.
+TEST_F(PreferenceData, APromptThatEndsWithTheAssistantGoesOnWithItsText) {
+  options_.form = PreferenceForm::kOwnPrompt;
+  options_.chat_template =
+      "{% for m in messages %}<{{ (m.content if m.content is string else m.content[0].text) | trim }}>{% endfor %}";
+  const auto tokenizer = text::open_tokenizer(test::kTinyChat);
+  for (const char* content : {R"(" Sure ")", R"([{"type": "text", "text": " Sure "}])"}) {
+    std::ofstream(options_.dataset_name)
+        << R"({"prompt": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": )" << content
+        << R"(}], "chosen": [{"role": "assistant", "content": "yes"}], )"
+        << R"("rejected": [{"role": "assistant", "content": "no"}]})" << "\n";
+    const auto row = read(0)->row(0);
+    EXPECT_TRUE(tokenizer->decode(row.prompt).ends_with("<hi><Sure")) << tokenizer->decode(row.prompt);
+    EXPECT_TRUE(tokenizer->decode(row.chosen).starts_with("><yes>")) << tokenizer->decode(row.chosen);
+  }
+}
+
 TEST_F(PreferenceData, AMarginIsANumberOrTheTextOfOne) {
   options_.form = PreferenceForm::kWhole;
   const auto write = [&](const std::string& margin) {
