@@ -40,22 +40,26 @@ class ParquetSource : public BatchSource {
   }
 
   /// As many rows as may lie in memory together, by the sizes that the file states of its row groups and by the longest
-  /// words of their dictionaries, which any number of rows may name. DataError where the rows of a group are too long.
+  /// words of their dictionaries, which any number of rows may name. Whatever numbers a file states, sums stay in 64
+  /// bits. DataError where the rows of a group are too long.
   std::int64_t rows_together(parquet::ParquetFileReader& reader) const {
     constexpr auto kBudget = static_cast<std::int64_t>(kMaxRowBytes);
     const auto file = reader.metadata();
-    std::int64_t rows = kRowsTogether, before = 0;
+    std::int64_t rows = kRowsTogether;
+    std::uint64_t before = 0;
     for (int g = 0; g < file->num_row_groups(); ++g) {
       const auto group = file->RowGroup(g);
       const std::int64_t group_rows = std::max<std::int64_t>(1, group->num_rows());
       std::int64_t bytes_per_row = group->total_byte_size() / group_rows;
-      if (bytes_per_row > kBudget) fail_long_row(file_, before + 1);
+      if (bytes_per_row > kBudget) fail_long_row(file_, static_cast<std::int64_t>(before + 1));
       for (int c = 0; c < group->num_columns(); ++c) {
-        const std::int64_t values_per_row = (group->ColumnChunk(c)->num_values() + group_rows - 1) / group_rows;
-        bytes_per_row += longest_word(reader, g, c) * values_per_row;
+        const std::int64_t values = group->ColumnChunk(c)->num_values();
+        const auto values_per_row =
+            std::clamp<std::int64_t>(values / group_rows + (values % group_rows > 0), 0, kBudget);
+        bytes_per_row = std::min(bytes_per_row + longest_word(reader, g, c) * values_per_row, kBudget);
       }
       rows = std::clamp<std::int64_t>(kBudget / std::max<std::int64_t>(1, bytes_per_row), 1, rows);
-      before += group->num_rows();
+      before += static_cast<std::uint64_t>(group->num_rows());
     }
     return rows;
   }
