@@ -74,7 +74,7 @@ class JsonBuilder : public Builder {
   }
 };
 
-/// From libyaml's events. It reads what PyYAML reads.
+/// From libyaml's events: with PyYAML's rules, but that some tabs are taken which PyYAML refuses.
 class YamlBuilder : public Builder {
  public:
   YamlBuilder(std::string_view text, const std::string& name) : Builder(name), text_(text) {
