@@ -95,10 +95,9 @@ class GroupedCodec final : public tensor::Codec, public tensor::FewRowsCodec, pu
 
   at::Tensor few_rows_product(const tensor::PackedMatrix& m, const at::Tensor& x) const override {
     const bool has_words = m.rows % per_word_ == 0 && m.columns % per_word_ == 0;
-    if (!has_grouped_products() || s_.bits != 4 || !has_words) return {};
+    const bool ordered = !has_groups_of_words();
+    if (!has_grouped_products() || s_.bits != 4 || !has_words || (ordered && !is_gptq())) return {};
     const auto groups = input_groups(m);
-    const bool ordered = !groups.order.empty();
-    if (ordered && !is_gptq()) return {};
     const at::NoGradGuard no_grad;
     const bool pairs =
         !ordered && x.scalar_type() == at::kBFloat16 && has_grouped_pair_products() && s_.scales != at::kFloat;
@@ -168,6 +167,9 @@ class GroupedCodec final : public tensor::Codec, public tensor::FewRowsCodec, pu
                                         : ScaleDtype::kFloat;
   }
 
+  /// Whether the inputs lie in the order of their groups, which are of whole words.
+  bool has_groups_of_words() const { return !s_.listed && s_.group_size % per_word_ == 0; }
+
   /// The inputs of a matrix, group by group.
   struct InputGroups {
     std::vector<std::int32_t> order;   // empty: as they lie, in groups of whole words
@@ -180,7 +182,7 @@ class GroupedCodec final : public tensor::Codec, public tensor::FewRowsCodec, pu
     if (!s_.listed) {
       for (std::int64_t begin = 0; begin < m.columns; begin += s_.group_size) out.begins.push_back(begin);
       out.begins.push_back(m.columns);
-      if (s_.group_size % per_word_ != 0) {
+      if (!has_groups_of_words()) {
         out.order.resize(static_cast<std::size_t>(m.columns));
         std::iota(out.order.begin(), out.order.end(), 0);
       }
