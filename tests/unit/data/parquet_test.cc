@@ -24,6 +24,17 @@ std::unique_ptr<RowSource> open_if_built(const std::string& file) {
   }
 }
 
+/// What is said of the next row, which must be a DataError.
+std::string error_of_next(RowSource& rows) {
+  SourceRow row;
+  try {
+    rows.next(row);
+  } catch (const DataError& e) {
+    return e.what();
+  }
+  return "it was read";
+}
+
 class RowsOf : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(RowsOf, AreThoseOfTheSameJsonl) {
@@ -90,27 +101,17 @@ TEST(Parquet, AMapWhoseKeysAreNoTextsIsAnErrorThatNamesRowAndColumn) {
   SourceRow row;
   ASSERT_TRUE(rows->next(row));
   EXPECT_EQ(chat::dump_json(*parse_row(row)->find(std::string_view("map"))), R"({"a plain text": 1})");
-  try {
-    rows->next(row);
-    FAIL() << "it was read";
-  } catch (const DataError& e) {
-    EXPECT_NE(std::string(e.what()).find(
-                  "byte_keys.parquet:2: column \"map\": a map has keys of bytes that are not UTF-8 text"),
-              std::string::npos)
-        << e.what();
-  }
+  const auto text = error_of_next(*rows);
+  EXPECT_NE(text.find("byte_keys.parquet:2: column \"map\": a map has keys of bytes that are not UTF-8 text"),
+            std::string::npos)
+      << text;
 }
 
 TEST(Arrow, ValuesThatNestTooDeepAreAnErrorThatNamesRowAndColumn) {
   const auto rows = open_if_built(std::string(TESSERA_TEST_DATA) + "/parquet/deep.arrow");
   if (rows == nullptr) GTEST_SKIP() << "this build has no Arrow";
-  SourceRow row;
-  try {
-    rows->next(row);
-    FAIL() << "it was read";
-  } catch (const DataError& e) {
-    EXPECT_NE(std::string(e.what()).find("deep.arrow:1: column \"x\": "), std::string::npos) << e.what();
-  }
+  const auto text = error_of_next(*rows);
+  EXPECT_NE(text.find("deep.arrow:1: column \"x\": "), std::string::npos) << text;
 }
 
 // 1500 rows name one word of 5 MiB: all together they would take 7 GiB.
@@ -134,14 +135,9 @@ TEST(Parquet, ARowOfVeryManyValuesIsRefusedByNumber) {
   if (rows == nullptr) GTEST_SKIP() << "this build has no Arrow";
   SourceRow row;
   ASSERT_TRUE(rows->next(row));
-  try {
-    rows->next(row);
-    FAIL() << "it was read";
-  } catch (const DataError& e) {
-    const std::string text = e.what();
-    EXPECT_NE(text.find("many_values.parquet:2: column \"x\": a row with more than 4194304 values"), std::string::npos)
-        << text;
-  }
+  const auto text = error_of_next(*rows);
+  EXPECT_NE(text.find("many_values.parquet:2: column \"x\": a row with more than 4194304 values"), std::string::npos)
+      << text;
 }
 
 }  // namespace
