@@ -83,7 +83,7 @@ DecoderConfig parse_falcon(const ConfigReader& in) {
   if (!is_new && !multi_query) c.num_kv_heads = c.num_heads;
   c.prefix_of_query_heads = is_new;  // upstream repeats keys before it caches them
   parse_head_count(in, c);
-  require(in, "head_dim", c.head_dim, "other than hidden_size / num_attention_heads is not known to this family");
+  require_equal_heads(in, c);
   c.intermediate_size = in.positive("ffn_hidden_size", 4 * c.hidden_size);
   c.activation = parse_activation(in, "activation", "gelu");
   c.max_positions = in.positive("max_position_embeddings", 2048);

@@ -68,6 +68,12 @@ void parse_head_count(const ConfigReader& in, DecoderConfig& c) {
   c.head_dim = c.hidden_size / c.num_heads;
 }
 
+void require_equal_heads(const ConfigReader& in, const DecoderConfig& c) {
+  require_multiple(in, "hidden_size", c.hidden_size, "num_attention_heads", c.num_heads);
+  require(in, "head_dim", c.hidden_size / c.num_heads,
+          "other than hidden_size / num_attention_heads is not known to this family");
+}
+
 std::int64_t padding_row(const ConfigReader& in, std::int64_t fallback, std::int64_t rows) {
   if (in.contains("pad_token_id") ? !in.has("pad_token_id") : fallback < 0) return -1;
   const auto id = in.token("pad_token_id", fallback), row = id < 0 ? id + rows : id;

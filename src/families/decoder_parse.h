@@ -16,6 +16,10 @@ void parse_heads(const ConfigReader& in, DecoderConfig& config);
 /// The same for families whose heads share hidden_size evenly: num_attention_heads alone is a key of theirs.
 void parse_head_count(const ConfigReader& in, DecoderConfig& config);
 
+/// ConfigError unless the file's head_dim, if there is one, is hidden_size / num_attention_heads: for families whose
+/// attention does not read the key, but whose rotary frequencies do.
+void require_equal_heads(const ConfigReader& in, const DecoderConfig& config);
+
 /// The row of the token table that pad_token_id names; negative ids count from the table's end, as in torch. -1: none.
 /// `fallback`: where the key is missing.
 std::int64_t padding_row(const ConfigReader& in, std::int64_t fallback, std::int64_t rows);

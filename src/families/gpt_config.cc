@@ -210,6 +210,7 @@ DecoderConfig parse_gpt_neox(const ConfigReader& in) {
   c.max_positions = in.positive("max_position_embeddings", 2048);
   c.num_heads = 64;
   parse_head_count(in, c);
+  require_equal_heads(in, c);
   c.norm = NormKind::kLayer;
   c.norm_eps = in.get<double>("layer_norm_eps", 1e-5);
   c.rotary = parse_rotary(

@@ -52,6 +52,7 @@ DecoderConfig parse_olmoe(const ConfigReader& in) {
   auto c = olmo_like(
       in, "Olmoe",
       {.hidden_size = 2048, .intermediate_size = 2048, .num_layers = 16, .num_heads = 16, .max_positions = 4096});
+  require_equal_heads(in, c);
   c.qk_norm = QkNorm::kAll;
   c.clip_qkv = clip_of(in);
   c.classes.experts = "OlmoeSparseMoeBlock";

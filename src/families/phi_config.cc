@@ -56,6 +56,7 @@ DecoderConfig parse_stablelm(const ConfigReader& in) {
                             .bos_token_id = 0,
                             .eos_token_id = 0},
                            0.25, QkNorm::kOwnHead);
+  require_equal_heads(in, c);
   c.qkv_bias = in.get<bool>("use_qkv_bias", false);
   c.residual_dropout = in.get<double>("hidden_dropout", 0.0);
   c.mlp_alone_drops = true;

@@ -21,7 +21,7 @@ struct LearningRates {
 /// beside a learning rate of 0.
 void check_learning_rates(const LearningRates& rates, double learning_rate);
 
-/// In LoRA+'s group B: of it PEFT does not decay biases and what LayerNorms have, of the others it decays all.
+/// In LoRA+'s fast group: PEFT's groupB and groupB_no_decay.
 bool is_fast_in_loraplus(const optim::ParameterSlice& slice);
 
 /// Sets the slices' lr_scale. ConfigError for a group that no parameter is in, and for a ratio where no LoRA trains.

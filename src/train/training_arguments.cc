@@ -330,6 +330,11 @@ bool DecayByModule::operator()(const std::string& parameter, const std::string& 
   return optim::decays_by_name(own_name) && !is_of_layer_norm(parameter);
 }
 
+bool DecayByModule::with_loraplus(const std::string& parameter, const optim::ParameterSlice& slice) const {
+  return !is_fast_in_loraplus(slice) ||
+         (slice.name.find("bias") == std::string::npos && !is_of_layer_norm(parameter));
+}
+
 bool DecayByModule::is_of_layer_norm(const std::string& parameter) const {
   return layer_norms_.contains(parameter.substr(0, parameter.rfind('.')));
 }
@@ -363,10 +368,8 @@ std::unique_ptr<optim::Optimizer> make_optimizer(const TrainingArguments& argume
     slice.full_state = embeddings.contains(slice.name) || is_prompt_table(slice.name);
     names.push_back(slice.name);
     if (own_names) slice.name = own_names->at(slice.name);
-    const bool decayed = arguments.rates.loraplus_lr_ratio > 0
-                             ? !is_fast_in_loraplus(slice) || (slice.name.find("bias") == std::string::npos &&
-                                                               !decays.is_of_layer_norm(names.back()))
-                             : decays(names.back(), slice.name);
+    const bool decayed = arguments.rates.loraplus_lr_ratio > 0 ? decays.with_loraplus(names.back(), slice)
+                                                               : decays(names.back(), slice.name);
     if (!arguments.decays_all && !decayed) slice.weight_decay = 0.0;
   }
   apply_learning_rates(arguments.rates, arguments.learning_rate, slices);

@@ -99,9 +99,12 @@ class DecayByModule {
   /// own_name: whose words count, where the model has the parameter under another one.
   bool operator()(const std::string& parameter, const std::string& own_name) const;
   bool operator()(const std::string& parameter) const { return (*this)(parameter, parameter); }
-  bool is_of_layer_norm(const std::string& parameter) const;
+  /// With LoRA+, as create_loraplus_optimizer() of PEFT: of the fast group not biases, nor what LayerNorms have.
+  bool with_loraplus(const std::string& parameter, const optim::ParameterSlice& slice) const;
 
  private:
+  bool is_of_layer_norm(const std::string& parameter) const;
+
   std::set<std::string> layer_norms_;
 };
 

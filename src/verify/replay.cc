@@ -12,8 +12,11 @@ std::unique_ptr<optim::Optimizer> make_optimizer(const tasks::Assembled& a, cons
                                                  const train::LearningRates& rates) {
   auto slices = fsdp::parameter_slices(*a.sharded);
   const train::DecayByModule decays(*a.model);
-  for (auto& slice : slices)
-    if (groups == DecayGroups::kTrainer && !decays(slice.name)) slice.weight_decay = 0.0;
+  for (auto& slice : slices) {
+    const bool decayed = rates.loraplus_lr_ratio > 0 ? decays.with_loraplus(slice.name, slice)
+                                                     : groups == DecayGroups::kAll || decays(slice.name);
+    if (!decayed) slice.weight_decay = 0.0;
+  }
   train::apply_learning_rates(rates, options.lr, slices);
   auto optimizer =
       optim::make_optimizer(name, options, a.sharded->parameters(), std::move(slices), a.sharded->shard_group());

@@ -97,6 +97,7 @@ NEVER_SIMPLE = {"model_type", "return_dict", "torchscript", "chunk_size_feed_for
 COMBINATIONS = {
     "bloom": [{"slow_but_exact": True, "pretraining_tp": 2}],
     "falcon": [{"alibi": True}, {"new_decoder_architecture": True, "num_kv_heads": 2}, {"multi_query": False}],
+    "gpt_neox": [{"head_dim": 12}],
     "qwen2": [{"use_sliding_window": True, "sliding_window": 2, "max_window_layers": 2}],
     "qwen3": [{"use_sliding_window": True, "sliding_window": 2, "max_window_layers": 2}],
     "qwen2_moe": [{"use_sliding_window": True, "sliding_window": 2}, {"mlp_only_layers": [1], "decoder_sparse_step": 2}],
