@@ -331,8 +331,7 @@ bool DecayByModule::operator()(const std::string& parameter, const std::string& 
 }
 
 bool DecayByModule::with_loraplus(const std::string& parameter, const optim::ParameterSlice& slice) const {
-  return !is_fast_in_loraplus(slice) ||
-         (slice.name.find("bias") == std::string::npos && !is_of_layer_norm(parameter));
+  return !is_fast_in_loraplus(slice) || (slice.name.find("bias") == std::string::npos && !is_of_layer_norm(parameter));
 }
 
 bool DecayByModule::is_of_layer_norm(const std::string& parameter) const {
