@@ -11,10 +11,13 @@
 #include "base/nearest.h"
 #include "cli/exit_code.h"
 #include "launch/cores.h"
+#include "launch/flags_behind.h"
 #include "tessera/base/error.h"
 
 namespace tessera::cli {
 namespace {
+
+constexpr bool kTrains = true;
 
 std::string help() {
   std::string text =
@@ -40,6 +43,7 @@ int run_unguarded(const Arguments& args, std::ostream& out, std::ostream& err) {
   for (const Command& command : commands()) {
     names.emplace_back(command.name);
     if (name != command.name) continue;
+    if (command.trains && launch::asks_for_launch(rest)) return launch_command(args, out, err);
     if (command.function == nullptr) become_worker(name, rest);
     return command.function(rest, out, err);
   }
@@ -54,15 +58,15 @@ int run_unguarded(const Arguments& args, std::ostream& out, std::ostream& err) {
 const std::vector<Command>& commands() {
   static const std::vector<Command> table = {
       {"launch", "start a task or a program on several ranks", launch_command},
-      {"sft", "fine-tune a causal language model on chats or texts, fully sharded", nullptr},
-      {"seq2seq", "fine-tune an encoder-decoder model on pairs of texts, fully sharded", nullptr},
-      {"summarize", "fine-tune T5 on WikiHow to write summaries, fully sharded", nullptr},
-      {"classify", "fine-tune a classifier of texts, fully sharded", nullptr},
-      {"dpo", "train on pairs of answers against a reference (DPO and 14 relatives), fully sharded", nullptr},
-      {"orpo", "train on pairs of answers by their odds, fully sharded", nullptr},
-      {"cpo", "train on pairs of answers without a reference (CPO, SimPO, AlphaPO), fully sharded", nullptr},
-      {"kto", "train on answers labelled good or bad, fully sharded", nullptr},
-      {"reward", "train a reward model on pairs of answers, fully sharded", nullptr},
+      {"sft", "fine-tune a causal language model on chats or texts, fully sharded", nullptr, kTrains},
+      {"seq2seq", "fine-tune an encoder-decoder model on pairs of texts, fully sharded", nullptr, kTrains},
+      {"summarize", "fine-tune T5 on WikiHow to write summaries, fully sharded", nullptr, kTrains},
+      {"classify", "fine-tune a classifier of texts, fully sharded", nullptr, kTrains},
+      {"dpo", "train on pairs of answers against a reference (DPO and 14 relatives), fully sharded", nullptr, kTrains},
+      {"orpo", "train on pairs of answers by their odds, fully sharded", nullptr, kTrains},
+      {"cpo", "train on pairs of answers without a reference (CPO, SimPO, AlphaPO), fully sharded", nullptr, kTrains},
+      {"kto", "train on answers labelled good or bad, fully sharded", nullptr, kTrains},
+      {"reward", "train a reward model on pairs of answers, fully sharded", nullptr, kTrains},
       {"generate", "continue prompts or answer conversations with a model and an adapter", nullptr},
       {"chat", "talk to a model and its adapter", nullptr},
       {"verify", "compare a model folder with reference outputs beside it", nullptr},
@@ -88,12 +92,13 @@ const std::vector<Command>& commands() {
   return table;
 }
 
-std::vector<std::string> task_names() {
-  std::vector<std::string> names;
+launch::Tasks tasks() {
+  launch::Tasks found{{}, worker_path()};
   for (const Command& command : commands()) {
-    if (command.function == nullptr) names.emplace_back(command.name);
+    if (command.function == nullptr) found.names.emplace_back(command.name);
+    if (command.trains) found.training.emplace_back(command.name);
   }
-  return names;
+  return found;
 }
 
 void become_worker(const std::string& task, const Arguments& args) {

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "launch/launch.h"
+
 namespace tessera::cli {
 
 using Arguments = std::vector<std::string>;
@@ -14,6 +16,7 @@ struct Command {
   const char* name;
   const char* help;
   Function function;  // null: a task, run by tessera-worker (src/worker/tasks.cc has its function)
+  bool trains = false;
 };
 
 /// The task that `tessera test` launches; no command of its own.
@@ -23,7 +26,7 @@ inline constexpr const char* kMeasureRates = "measure-rates";
 
 /// In the order of `tessera --help`.
 const std::vector<Command>& commands();
-std::vector<std::string> task_names();
+launch::Tasks tasks();
 
 /// The path of tessera-worker, found beside this program. ConfigError where it is missing.
 std::string worker_path();

@@ -8,7 +8,7 @@
 namespace tessera::cli {
 
 int launch_command(const Arguments& args, std::ostream& out, std::ostream&) {
-  const launch::Tasks tasks{task_names(), worker_path()};
+  const launch::Tasks tasks = cli::tasks();
   const auto plan = launch::plan_launch(args, tasks);
   if (!plan) {
     const bool json = std::find(args.begin(), args.end(), "--help=json") != args.end();

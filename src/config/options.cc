@@ -270,6 +270,28 @@ void OptionTable::scan_flag(Scan& scan) {
   }
 }
 
+std::vector<std::string> OptionTable::take_flags(std::vector<std::string>& words,
+                                                 const std::function<bool(const std::string&)>& wanted) const {
+  std::vector<std::string> taken, left;
+  Problems unused;
+  for (Scan scan{words, unused}; scan.at < words.size();) {
+    const std::size_t from = scan.at++;
+    const std::size_t equals = words[from].find('=');
+    const std::string flag = words[from].substr(0, equals);
+    const Option* option = flag.starts_with("--") && wanted(plain(flag)) ? find(flag) : nullptr;
+    if (option != nullptr && equals == std::string::npos) (void)take_values(scan, *option, flag);
+    auto& to = option != nullptr ? taken : left;
+    to.insert(to.end(), words.begin() + static_cast<std::ptrdiff_t>(from),
+              words.begin() + static_cast<std::ptrdiff_t>(scan.at));
+  }
+  words = std::move(left);
+  return taken;
+}
+
+void OptionTable::pass_over_in_files(std::function<bool(const std::string&)> is_of_others) {
+  is_of_others_ = std::move(is_of_others);
+}
+
 void OptionTable::remember(Scan& scan, Option& option, std::vector<std::string> words, const std::string& flag) {
   const bool adds_up = option.repeats_ || option.positional_;
   const auto before = std::find_if(scan.assignments.begin(), scan.assignments.end(),
@@ -439,7 +461,7 @@ void OptionTable::read_file(const std::string& path, Problems& problems) {
       continue;
     }
     problems.attempt([&] { known = assign(entry.key, entry.value, where); });
-    if (known) continue;
+    if (known || (is_of_others_ && is_of_others_(entry.key))) continue;
     problems.add(fmt::format("{}unknown option '{}'{}", where, entry.key, meant_by(entry.key, names_that_work())),
                  entry.key);
     problems.set_hint(fmt::format("'{} --help' lists all options", command_));

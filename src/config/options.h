@@ -13,6 +13,7 @@
 // .yaml or .yml, is a file of flags (flags on the command line win over it), whose mapping `env` sets variables of the
 // environment, as TrlParser's. What is wrong with a command line is said at once (config/problems.h).
 #include <deque>
+#include <functional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -144,6 +145,13 @@ class OptionTable {
   /// ("file.yaml:3: "). False where no such option exists.
   [[nodiscard]] bool assign(const std::string& name, const Node& value, const std::string& where);
 
+  /// Of another command's words those that are flags of this table, by names (without dashes) that `wanted` takes, with
+  /// their values; the others stay in `words`. ConfigError for a flag without its value.
+  std::vector<std::string> take_flags(std::vector<std::string>& words,
+                                      const std::function<bool(const std::string& name)>& wanted) const;
+  /// Unknown keys of files of flags that are somebody else's.
+  void pass_over_in_files(std::function<bool(const std::string& key)> is_of_others);
+
   bool given(const std::string& name) const;        ///< by flag or file
   std::string text(const std::string& name) const;  ///< the present value, as the help would show it
   std::vector<std::string> names() const;           ///< every spelling, with dashes
@@ -200,6 +208,7 @@ class OptionTable {
 
   std::string command_, summary_, example_;
   bool json_help_ = false;
+  std::function<bool(const std::string&)> is_of_others_;
   std::deque<Option> options_;                                            // a deque: references stay valid
   std::unordered_map<std::string, std::size_t> by_name_;                  // without dashes: which of options_
   std::vector<std::pair<std::string, std::size_t>> by_first_characters_;  // of names that end with a star

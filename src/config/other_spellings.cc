@@ -49,8 +49,19 @@ constexpr Spelling kSpellings[] = {
 };
 
 /// Of `tessera launch`, beside what accelerate's file says, too.
-constexpr std::string_view kLaunchFlags[] = {
-    "config_file", "num_cpu_threads_per_process", "multi_gpu", "log_dir", "max_restarts", "grace_period", "tee"};
+constexpr std::string_view kLaunchFlags[] = {"config_file",
+                                             "accelerate_config",
+                                             "num_cpu_threads_per_process",
+                                             "multi_gpu",
+                                             "log_dir",
+                                             "max_restarts",
+                                             "grace_period",
+                                             "tee",
+                                             "role",
+                                             "parallelism_config_dp_replicate_size",
+                                             "parallelism_config_dp_shard_size"};
+
+}  // namespace
 
 bool is_launch_flag(const std::string& name) {
   if (std::find(std::begin(kLaunchFlags), std::end(kLaunchFlags), name) != std::end(kLaunchFlags)) return true;
@@ -62,8 +73,6 @@ bool is_launch_flag(const std::string& name) {
   }();
   return table.find(name) != nullptr;
 }
-
-}  // namespace
 
 std::string meant_by(const std::string& flag, const std::vector<std::string>& known) {
   std::string name = flag.substr(std::min(flag.find_first_not_of('-'), flag.size()));

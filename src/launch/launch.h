@@ -16,10 +16,11 @@ namespace tessera::launch {
 struct Tasks {
   std::vector<std::string> names;
   std::string program;
+  std::vector<std::string> training = {};  // of them those that take the launcher's flags behind their names, too
 };
 
 struct LaunchOptions {
-  std::optional<std::string> config_file;
+  std::optional<std::string> config_file, accelerate_config;
   std::optional<int> num_cpu_threads_per_process;
   int tee = 0;  // as torchrun's: 1 stdout, 2 stderr, 3 both
   std::string log_dir;

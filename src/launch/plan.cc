@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -9,11 +10,14 @@
 #include "base/nearest.h"
 #include "base/open_file.h"
 #include "config/accelerate_input.h"
+#include "config/document.h"
 #include "config/option_value.h"
+#include "launch/flags_behind.h"
 #include "launch/gpus.h"
 #include "launch/idle_flags.h"
 #include "launch/launch.h"
 #include "launch/limits.h"
+#include "launch/profiles.h"
 #include "tessera/base/error.h"
 
 namespace tessera::launch {
@@ -26,6 +30,10 @@ void add_options(OptionTable& t, LaunchOptions& o, config::AccelerateInput& acce
         "accelerate's YAML or JSON file (default: " + config::default_accelerate_path() + ", if it exists)",
         "Configuration")
       .placeholder("FILE");
+  t.add(&o.accelerate_config, {"--accelerate_config"},
+        "the same file, or the name of one of TRL's: " + fmt::format("{}", fmt::join(profile_names(), ", ")),
+        "Configuration")
+      .placeholder("FILE|NAME");
   config::add_accelerate_options(t, accelerate);
   const char* processes = "Processes and machines";
   t.add(&o.num_cpu_threads_per_process, {"--num_cpu_threads_per_process"},
@@ -52,6 +60,10 @@ void add_options(OptionTable& t, LaunchOptions& o, config::AccelerateInput& acce
 
 /// "" where only the command line speaks.
 std::string choose_file(LaunchPlan& plan) {
+  const auto& file_or_name = plan.options.accelerate_config;
+  if (file_or_name && plan.options.config_file)
+    throw ConfigError("--accelerate_config and --config_file name the same thing; keep one", "accelerate_config");
+  if (file_or_name) return is_there(*file_or_name) ? *file_or_name : "";
   if (const auto& given = plan.options.config_file) {
     if (!is_there(*given)) {
       throw ConfigError(
@@ -73,7 +85,12 @@ std::string choose_file(LaunchPlan& plan) {
 void read_settings(const std::vector<std::string>& args, const OptionTable& flags, LaunchPlan& plan) {
   config::AccelerateInput input;
   const std::string file = choose_file(plan);
-  if (!file.empty()) config::read_accelerate_file(file, input, plan.warnings);
+  const auto& named = plan.options.accelerate_config;
+  if (!file.empty()) {
+    config::read_accelerate_file(file, input, plan.warnings);
+  } else if (named) {
+    config::read_accelerate_document(config::parse_yaml(profile(*named), *named), *named, input, plan.warnings);
+  }
   config::drop_overridden(flags, input);
   LaunchOptions scratch;
   OptionTable table = launch_table(scratch, input);
@@ -163,7 +180,8 @@ std::string launch_help(const Tasks& tasks, const std::string& form) {
   return table.help() + (form == "--help" ? list : "");
 }
 
-std::optional<LaunchPlan> plan_launch(const std::vector<std::string>& args, const Tasks& tasks) {
+std::optional<LaunchPlan> plan_launch(const std::vector<std::string>& words, const Tasks& tasks) {
+  const std::vector<std::string> args = with_flags_in_front(words, tasks);
   LaunchPlan plan;
   config::AccelerateInput scratch;
   OptionTable flags = launch_table(plan.options, scratch);

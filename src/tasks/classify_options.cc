@@ -9,6 +9,7 @@
 #include "config/options.h"
 #include "tasks/classify.h"
 #include "tasks/glue.h"
+#include "tasks/parse_task.h"
 
 namespace tessera::tasks {
 namespace {
@@ -167,7 +168,7 @@ std::optional<ClassifyOptions> parse_classify(const std::vector<std::string>& ar
   ClassifyOptions o;
   config::OptionTable table = classify_table(o);
   config::Problems problems;
-  if (table.parse(with_method_keys(args), problems) == config::ParseResult::kHelp) {
+  if (parse_task(table, args, problems) == config::ParseResult::kHelp) {
     out << table.help();
     return std::nullopt;
   }

@@ -5,6 +5,7 @@
 #include <ostream>
 #include <set>
 
+#include "tasks/parse_task.h"
 #include "tasks/preference.h"
 
 namespace tessera::tasks {
@@ -367,7 +368,7 @@ std::optional<PreferenceOptions> parse_preference(Method method, const std::vect
   PreferenceOptions o(method);
   config::OptionTable table = preference_table(o);
   config::Problems problems;
-  if (table.parse(with_method_keys(args), problems) == config::ParseResult::kHelp) {
+  if (parse_task(table, args, problems) == config::ParseResult::kHelp) {
     out << table.help();
     return std::nullopt;
   }

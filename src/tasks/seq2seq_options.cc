@@ -4,6 +4,7 @@
 
 #include "config/options.h"
 #include "tasks/pair_training.h"
+#include "tasks/parse_task.h"
 #include "tasks/seq2seq.h"
 
 namespace tessera::tasks {
@@ -155,7 +156,7 @@ std::optional<Seq2SeqOptions> parse_seq2seq(const std::vector<std::string>& args
   Seq2SeqOptions options;
   config::OptionTable table = seq2seq_table(options);
   config::Problems problems;
-  if (table.parse(with_method_keys(args), problems) == config::ParseResult::kHelp) {
+  if (parse_task(table, args, problems) == config::ParseResult::kHelp) {
     out << table.help();
     return std::nullopt;
   }

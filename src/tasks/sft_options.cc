@@ -2,6 +2,7 @@
 
 #include "config/options.h"
 #include "tasks/adapter_list.h"
+#include "tasks/parse_task.h"
 #include "tasks/sft.h"
 #include "tasks/sft_training.h"
 
@@ -151,7 +152,7 @@ std::optional<SftOptions> parse_sft(const std::vector<std::string>& args, std::o
   SftOptions asked;
   config::OptionTable table = sft_table(asked);
   config::Problems ignored;  // what each adapter's flags mend is no problem
-  const bool runs = table.parse(with_method_keys(args), ignored) == config::ParseResult::kRun;
+  const bool runs = parse_task(table, args, ignored) == config::ParseResult::kRun;
   if (!runs || asked.adapters_file.empty()) return parse_one_sft(args, out);
   auto options = parse_side_by_side(args, asked.adapters_file, out);
   options.given = table.given_values();
@@ -162,7 +163,7 @@ std::optional<SftOptions> parse_one_sft(const std::vector<std::string>& args, st
   SftOptions o;
   config::OptionTable table = sft_table(o);
   config::Problems problems;
-  if (table.parse(with_method_keys(args), problems) == config::ParseResult::kHelp) {
+  if (parse_task(table, args, problems) == config::ParseResult::kHelp) {
     out << table.help();
     return std::nullopt;
   }

@@ -8,6 +8,7 @@
 #include "config/options.h"
 #include "tasks/fsdp_options.h"
 #include "tasks/pair_training.h"
+#include "tasks/parse_task.h"
 #include "tasks/summarize.h"
 
 namespace tessera::tasks {
@@ -105,7 +106,7 @@ std::optional<SummarizeOptions> parse_summarize(const std::vector<std::string>& 
   SummarizeOptions options;
   config::OptionTable table = summarize_table(options);
   config::Problems problems;
-  if (table.parse(with_method_keys(args), problems) == config::ParseResult::kHelp) {
+  if (parse_task(table, args, problems) == config::ParseResult::kHelp) {
     out << table.help();
     return std::nullopt;
   }

@@ -205,7 +205,7 @@ TEST(Cli, RenderTakesRowsFromStandardInput) {
 TEST(Cli, TheWorkerHasAFunctionForEveryTaskOfTheTableAndNoOther) {
   std::vector<std::string> functions;
   for (const worker::Task& task : worker::tasks()) functions.emplace_back(task.name);
-  std::vector<std::string> names = cli::task_names();
+  std::vector<std::string> names = cli::tasks().names;
   names.emplace_back(cli::kSelfTest);
   names.emplace_back(cli::kMeasureRates);
   std::sort(functions.begin(), functions.end());

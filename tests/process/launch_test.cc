@@ -353,5 +353,19 @@ TEST(Launch, StartsAgainOnAllMachinesHoweverLongTheRanksOfOneCompute) {
   }
 }
 
+/// As `trl sft --config sft.yaml` does, whose file names the number of processes.
+TEST(Launch, ATrainingTaskThatNamesRanksIsStartedOnThem) {
+  const std::string file = testing::TempDir() + "ranks_of_task_" + std::to_string(::getpid()) + ".yaml";
+  std::ofstream(file) << "model_name_or_path: /nonexistent/model\ndataset_name: rows.jsonl\nnum_processes: 2\n";
+  const Finished r =
+      test::run({TESSERA_BINARY, "sft", "--config", file, "--log_dir", file + ".logs"}, {{"HF_HOME", "/nonexistent"}});
+  EXPECT_NE(r.exit_code, 0);
+  for (const char* rank : {"0", "1"}) {
+    const std::string said = read(file + ".logs/rank_" + rank + "/stderr.log");
+    EXPECT_TRUE(contains(said, "'/nonexistent/model'")) << said;
+    EXPECT_FALSE(contains(said, "num_processes")) << said;
+  }
+}
+
 }  // namespace
 }  // namespace tessera

@@ -201,6 +201,20 @@ TEST(Options, FlagsAndFilesOfTheLauncherAreSentToIt) {
             file + " is a config file of the launcher: 'tessera launch --config_file " + file + " TASK ...'");
 }
 
+TEST(Options, KeysOfOthersInAFileArePassedOver) {
+  OptionTable task("tessera sample", "a sample");
+  std::int64_t seed = 1;
+  task.add(&seed, {"--seed"}, "a seed");
+  task.pass_over_in_files([](const std::string& key) { return key == "num_processes"; });
+  const std::string file = testing::TempDir() + "of_others.yaml";
+  write_file_atomically(file, "num_processes: 2\nseed: 3\n");
+  EXPECT_EQ(refusal(task, {"--config", file}), "no error");
+  EXPECT_EQ(seed, 3);
+  EXPECT_NE(refusal(task, {"--num_processes", "2"}), "no error");  // but not on the command line
+  write_file_atomically(file, "num_processes: 2\nnum_machines: 1\n");
+  EXPECT_NE(refusal(task, {"--config", file}).find("num_machines"), std::string::npos);
+}
+
 TEST(Options, CommandsWithArgumentsShowThem) {
   OptionTable table("tessera look", "looks at a model");
   std::string model;

@@ -67,6 +67,7 @@ TEST_F(LaunchFlags, EachChangesSomethingOrIsRefusedOrSaysThatItDoesNot) {
   const Words two = {"--num_machines", "2", "--num_processes", "2", "--main_process_ip", "10.0.0.1"};
   const std::vector<LaunchCase> cases = {
       {"--config_file", {folder_ + "/own.yaml"}},
+      {"--accelerate_config", {"fsdp2"}},
       {"--num_processes", {"2"}},
       {"--num_machines", {"1"}, two},
       {"--machine_rank", {"1"}, two},

@@ -12,6 +12,7 @@
 
 #include "base/file.h"
 #include "cli/commands.h"
+#include "launch/flags_behind.h"
 #include "launch/launch.h"
 #include "worker/tasks.h"
 
@@ -157,6 +158,24 @@ TEST_F(FlagNames, OfWhatSeveralCommandsSayAreThoseOfEach) {
           EXPECT_TRUE(has(command, flag) || kWithTheirCommand.contains(flag) || kKeysOfMethods.contains(flag))
               << path << " names " << flag << ", which " << command << " has not";
       }
+    }
+  }
+}
+
+/// Behind a training task stands what either has. Flags of both are the task's.
+TEST_F(FlagNames, OfLaunchBehindATrainingTaskAreLaunchsUnlessTheTaskHasThem) {
+  const auto flags = flags_by_command();
+  launch::LaunchOptions options;
+  config::AccelerateInput accelerate;
+  const config::OptionTable launcher = launch::launch_table(options, accelerate);
+  const launch::Tasks tasks = cli::tasks();
+  ASSERT_EQ(tasks.training.size(), 9u);
+  for (const auto& task : tasks.training) {
+    for (const auto& option : launcher.options()) {
+      if (option.positional() || option.effect() != config::Option::Effect::kWorks) continue;
+      const std::string& name = option.names()[0];
+      const auto words = launch::with_flags_in_front({task, name + "=1"}, tasks);
+      EXPECT_EQ(words[0] == task, flags.at(task).contains(name)) << task << " " << name;
     }
   }
 }
