@@ -18,6 +18,9 @@ namespace {
 
 using RecordJson = nlohmann::json;
 
+/// Into pages that the system has to clear first, beside ranks that compute (2 ranks on 2 cores).
+constexpr double kCopiedBytesPerSecond = 1e9;
+
 std::string to_bytes(const std::vector<FileRecord>& records) {
   RecordJson out = RecordJson::array();
   for (const auto& r : records) out.push_back({r.name, r.bytes, r.crc32c, r.offset});
@@ -54,7 +57,7 @@ CheckpointSaver::CheckpointSaver(comm::Communicator& group, std::string output_d
   on_rank_zero(group_, output_dir_, [&] { lock_ = std::make_unique<RunLock>(output_dir_); });
 }
 
-std::string CheckpointSaver::begin(std::int64_t step, std::string keep) {
+std::string CheckpointSaver::begin(std::int64_t step, std::string keep, std::int64_t room) {
   finish();
   const std::string folder = partial_folder(output_dir_, step);
   on_rank_zero(group_, folder, [&] {
@@ -67,6 +70,8 @@ std::string CheckpointSaver::begin(std::int64_t step, std::string keep) {
   step_ = step;
   keep_ = std::move(keep);
   stage_ = Stage::kWriting;
+  queue_.allow_copies(copies_pay_ ? room : 0);
+  update_due_.reset();
   queue_.hold();
   return folder;
 }
@@ -74,6 +79,11 @@ std::string CheckpointSaver::begin(std::int64_t step, std::string keep) {
 void CheckpointSaver::end() {
   queue_.release();
   if (!queue_.in_background()) finish();
+}
+
+void CheckpointSaver::before_update() {
+  if (stage_ == Stage::kWriting && !update_due_) update_due_ = std::chrono::steady_clock::now();
+  queue_.wait_copied();
 }
 
 void CheckpointSaver::poll() {
@@ -111,6 +121,8 @@ void CheckpointSaver::advance() {
 }
 
 void CheckpointSaver::start_commit() {
+  const std::chrono::duration<double> longer = queue_.last_job_end() - update_due_.value_or(queue_.last_job_end());
+  copies_pay_ = longer.count() * kCopiedBytesPerSecond > static_cast<double>(queue_.given_bytes());
   const auto all = group_.all_gather_objects(to_bytes(queue_.take_records()));
   throw_failure_of_any(group_, queue_.take_failure(), output_dir_);
   stage_ = Stage::kCommitting;

@@ -2,9 +2,12 @@
 // The saves of one run, one at a time. In the background, a save is made while the next steps run: begin(), push what
 // is to be written into queue(), end(); then poll() after each step. A checkpoint gets its name when every rank has
 // written.
+#include <chrono>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -23,14 +26,17 @@ class CheckpointSaver {
   CheckpointSaver(comm::Communicator& group, std::string output_dir, std::int64_t limit, SaveQueue::Mode mode);
 
   /// Collective. Finishes the save before (one that still writes holds the training back: memory holds one copy).
-  /// Returns the folder to write into; it exists. keep: a checkpoint that rotation leaves.
-  std::string begin(std::int64_t step, std::string keep);
+  /// Returns the folder to write into; it exists. keep: a checkpoint that rotation leaves. room: the bytes that this
+  /// rank may copy of what is written in the background. It copies where the optimizer would have waited longer for the
+  /// save before than copies take; else what is written is read where it lies, and the optimizer's next update waits
+  /// for that.
+  std::string begin(std::int64_t step, std::string keep, std::int64_t room = std::numeric_limits<std::int64_t>::max());
   SaveQueue& queue() { return queue_; }
   /// Collective. Without a background thread the save is finished here.
   void end();
 
   /// Returns when the optimizer may change what the save reads.
-  void before_update() { queue_.wait_copied(); }
+  void before_update();
   /// Collective. Gives a save that all ranks have written its name: also in the background, by rank 0.
   void poll();
   /// Collective. The same, and waits for it. CheckpointError on every rank when some rank could not write; what was
@@ -61,6 +67,8 @@ class CheckpointSaver {
   std::unique_ptr<RunLock> lock_;  // on rank 0
   std::vector<HeldName> watched_;
   std::function<void(const std::string&)> saved_;
+  std::optional<std::chrono::steady_clock::time_point> update_due_;  // the first since begin()
+  bool copies_pay_ = false;
   enum class Stage { kNothing, kWriting, kCommitting } stage_ = Stage::kNothing;
   SaveQueue queue_;
 };

@@ -66,8 +66,8 @@ void save(fsdp::FullyShardedDataParallel& model, const TensorFile& file,
   visit_tensors([&](const std::string& parameter, const at::Tensor& tensor) {
     const auto names = writes ? file.names(parameter) : std::vector<std::string>();
     if (names.empty()) return;
-    queue.push([writer, names, kept = queue.keep(tensor), dtype = dtypes.at(parameter)] {
-      const at::Tensor stored = to_stored(kept, dtype, names.front());
+    queue.push_with(tensor, [writer, names, dtype = dtypes.at(parameter)](const at::Tensor& values) {
+      const at::Tensor stored = to_stored(values, dtype, names.front());
       for (const auto& name : names) (*writer)->write(name, stored);
     });
   });

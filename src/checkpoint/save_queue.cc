@@ -38,8 +38,25 @@ void SaveQueue::push(std::function<void()> job) {
   changed_.notify_all();
 }
 
-at::Tensor SaveQueue::keep(const at::Tensor& tensor) const {
-  return in_background() ? tensor.detach().clone() : tensor;
+void SaveQueue::push_with(const at::Tensor& tensor, std::function<void(const at::Tensor&)> job) {
+  if (in_background()) {
+    std::unique_lock lock(mutex_);
+    if (may_copy(tensor)) {
+      lock.unlock();
+      return push([job = std::move(job), copy = tensor.detach().clone()] { job(copy); });
+    }
+    finish_jobs(lock);
+  }
+  run([&] { job(tensor); });
+}
+
+bool SaveQueue::may_copy(const at::Tensor& tensor) {
+  if (!tensor.is_cpu()) return true;
+  const auto bytes = static_cast<std::int64_t>(tensor.nbytes());
+  given_ += bytes;
+  if (bytes > allowed_ - copied_) return false;
+  copied_ += bytes;
+  return true;
 }
 
 std::shared_ptr<const at::Tensor> SaveQueue::snapshot(const at::Tensor& tensor) {
@@ -49,6 +66,10 @@ std::shared_ptr<const at::Tensor> SaveQueue::snapshot(const at::Tensor& tensor) 
   const auto storage = tensor.storage().getWeakStorageImpl();
   if (const auto known = snapshots_.find(place); known != snapshots_.end() && known->second.source == storage)
     if (auto taken = known->second.copy.lock()) return taken;
+  if (!may_copy(tensor)) {
+    reads_sources_ = true;
+    return std::make_shared<const at::Tensor>(tensor.detach());
+  }
   const auto copy = std::make_shared<at::Tensor>();
   snapshots_.insert_or_assign(place, Snapshot{copy, storage});
   // Plain memcpy: torch's copy would start a second team of threads beside training's.
@@ -65,10 +86,43 @@ std::shared_ptr<const at::Tensor> SaveQueue::snapshot(const at::Tensor& tensor) 
   return copy;
 }
 
+void SaveQueue::allow_copies(std::int64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  allowed_ = bytes;
+  given_ = copied_ = 0;
+}
+
+std::int64_t SaveQueue::given_bytes() const {
+  const std::lock_guard lock(mutex_);
+  return given_;
+}
+
+std::chrono::steady_clock::time_point SaveQueue::last_job_end() const {
+  const std::lock_guard lock(mutex_);
+  return last_job_end_;
+}
+
+std::int64_t SaveQueue::copied_bytes() const {
+  const std::lock_guard lock(mutex_);
+  return copied_;
+}
+
 void SaveQueue::wait_copied() {
   std::unique_lock lock(mutex_);
+  finish_copies(lock);
+  if (reads_sources_) finish_jobs(lock);
+}
+
+void SaveQueue::finish_copies(std::unique_lock<std::mutex>& lock) {
   while (!copies_.empty()) run_first_of(copies_, copying_, lock);
   changed_.wait(lock, [this] { return copying_ == 0; });
+}
+
+void SaveQueue::finish_jobs(std::unique_lock<std::mutex>& lock) {
+  finish_copies(lock);
+  while (held_ && !jobs_.empty()) run_first_of(jobs_, running_, lock);  // which the thread leaves alone
+  changed_.wait(lock, [this] { return jobs_.empty() && running_ == 0; });
+  reads_sources_ = false;
 }
 
 void SaveQueue::forget_snapshots() {
@@ -147,6 +201,7 @@ void SaveQueue::run_first_of(std::deque<Job>& jobs, int& running, std::unique_lo
   run(job);
   job = nullptr;  // frees what it holds before it counts as done
   lock.lock();
+  last_job_end_ = std::chrono::steady_clock::now();
   --running;
   changed_.notify_all();
 }

@@ -3,9 +3,12 @@
 // until they are asked for, because the collectives of a save must be finished by every rank.
 #include <ATen/core/Tensor.h>
 
+#include <chrono>
 #include <condition_variable>
+#include <cstdint>
 #include <deque>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -30,12 +33,21 @@ class SaveQueue {
   bool in_background() const { return mode_ == Mode::kBackground; }
   /// Jobs run one after the other; after one has thrown, the others are dropped until take_failure().
   void push(std::function<void()> job);
-  /// What a job may hold of a tensor that is valid now: a copy, or (kNow) the tensor.
-  at::Tensor keep(const at::Tensor& tensor) const;
-  /// What jobs may read of a tensor that the optimizer will change: the tensor (kNow), or a copy that the thread makes
-  /// before all else, once for each tensor of a save. keep() is for what is valid for a moment only.
+  /// A job that reads a tensor which is valid for a moment only: a copy of it, or the tensor in this call, behind the
+  /// jobs before it, where no more may be copied (and with kNow).
+  void push_with(const at::Tensor& tensor, std::function<void(const at::Tensor&)> job);
+  /// What jobs may read of a tensor that the optimizer will change: a copy that the thread makes before all else, once
+  /// for each tensor of a save, or the tensor, where no more may be copied (and with kNow).
   std::shared_ptr<const at::Tensor> snapshot(const at::Tensor& tensor);
-  /// Returns when all copies are made; helps to make them.
+  /// Of the next save: how many bytes may be copied. What lies on a device is not counted: it comes to the host anyway.
+  void allow_copies(std::int64_t bytes);
+  /// Since allow_copies(): what was given to snapshot() and push_with(), and what of it was copied.
+  std::int64_t given_bytes() const;
+  std::int64_t copied_bytes() const;
+  /// When the thread was done with its last job.
+  std::chrono::steady_clock::time_point last_job_end() const;
+  /// Returns when tensors given to snapshot() may change: all copies are made, and what is read without one is written.
+  /// Helps.
   void wait_copied();
   /// The same, and tensors that snapshot() is given from now on have other values than before.
   void forget_snapshots();
@@ -56,6 +68,10 @@ class SaveQueue {
  private:
   using Job = std::function<void()>;
   void run(const Job& job) noexcept;
+  /// Whether so many bytes may be copied, which counts them.
+  bool may_copy(const at::Tensor& tensor);
+  void finish_copies(std::unique_lock<std::mutex>& lock);
+  void finish_jobs(std::unique_lock<std::mutex>& lock);
   void run_first_of(std::deque<Job>& jobs, int& running, std::unique_lock<std::mutex>& lock);
   void work();
 
@@ -65,6 +81,9 @@ class SaveQueue {
   std::deque<Job> jobs_, copies_;
   int running_ = 0, copying_ = 0;  // at the moment
   bool held_ = false, ending_ = false;
+  std::int64_t allowed_ = std::numeric_limits<std::int64_t>::max(), given_ = 0, copied_ = 0;
+  std::chrono::steady_clock::time_point last_job_end_ = {};
+  bool reads_sources_ = false;  // some of the jobs, for want of copies
   struct Snapshot {
     std::weak_ptr<const at::Tensor> copy;
     c10::weak_intrusive_ptr<c10::StorageImpl> source;  // freed memory may come back at the same address

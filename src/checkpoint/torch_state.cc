@@ -163,7 +163,8 @@ class FullFile {
   void write(const std::string& key, const at::Tensor& tensor) {
     const auto it = index_.find(key);
     if (it == index_.end()) return;
-    queue_.push([writer = writer_, i = it->second, kept = queue_.keep(tensor)] { (*writer)->write(i, kept); });
+    queue_.push_with(tensor,
+                     [writer = writer_, i = it->second](const at::Tensor& values) { (*writer)->write(i, values); });
   }
   void commit() {
     queue_.push([writer = writer_, &queue = queue_] {

@@ -246,8 +246,15 @@ void require_fit(const estimate::RankPlan& plan, const estimate::PlanRequest& re
                     "max_memory");
 }
 
-void report_plan(const estimate::RankPlan& plan, const report::MemoryWatch::Peak& peak, comm::Communicator& group,
-                 std::ostream& out) {
+std::int64_t room_for_copies(const estimate::RankPlan& plan, const std::string& max_memory,
+                             const comm::Communicator& group) {
+  const auto budget = budget_bytes(max_memory);
+  if (budget == 0) return report::available_memory_bytes() / 2 / ranks_of_host(group);
+  return std::max<std::int64_t>(0, budget - plan.total() - estimate::kProgramBytes);
+}
+
+void report_plan(const estimate::RankPlan& plan, std::int64_t copies, const report::MemoryWatch::Peak& peak,
+                 comm::Communicator& group, std::ostream& out) {
   using Json = nlohmann::json;
   const auto& m = peak.memory;
   const Json mine = {{"held", m.proportional_bytes}, {"own", m.anonymous_bytes},
@@ -257,7 +264,7 @@ void report_plan(const estimate::RankPlan& plan, const report::MemoryWatch::Peak
   for (const auto& text : group.all_gather_objects(json_text(mine)))
     if (auto other = Json::parse(text); other["held"] > most["held"]) most = std::move(other);
   const auto size = [&](const char* key) { return bytes_text(most[key].get<std::int64_t>()); };
-  const auto planned = plan.total() + estimate::kProgramBytes;
+  const auto planned = plan.total() + estimate::kProgramBytes + copies;
   out << fmt::format(
              "memory: planned {} a rank, measured {} at most, in {} ({:.2f}; own {}, of it tensors {}, mapped files "
              "{}, "

@@ -43,9 +43,15 @@ std::int64_t budget_bytes(const std::string& max_memory);
 void require_fit(const estimate::RankPlan& plan, const estimate::PlanRequest& request, const std::string& model_folder,
                  const std::string& max_memory);
 
-/// Collective: "memory: planned 1.2 GiB a rank, measured 1.1 GiB ..." of the rank that held the most.
-void report_plan(const estimate::RankPlan& plan, const report::MemoryWatch::Peak& peak, comm::Communicator& group,
-                 std::ostream& out);
+/// What a rank may copy for a save in the background: what the budget leaves beside the plan, else half of its share of
+/// the memory that the host has free now.
+std::int64_t room_for_copies(const estimate::RankPlan& plan, const std::string& max_memory,
+                             const comm::Communicator& group);
+
+/// Collective: "memory: planned 1.2 GiB a rank, measured 1.1 GiB ..." of the rank that held the most. copies: for
+/// saves, on top of the plan.
+void report_plan(const estimate::RankPlan& plan, std::int64_t copies, const report::MemoryWatch::Peak& peak,
+                 comm::Communicator& group, std::ostream& out);
 
 /// Collective: the same of the devices, in one line; nothing where `plan` is empty.
 void report_device_plan(const estimate::RankPlan& plan, at::Device device, comm::Communicator& group,

@@ -314,6 +314,7 @@ bool TrainingJob::train() {
   session_task.checkpoints.save_model = [this](const std::string& folder, checkpoint::SaveQueue& queue) {
     save(folder, &queue);
   };
+  session_task.checkpoints.room_for_copies = [this] { return room_for_copies(plan_, options_.max_memory, *group_); };
   session_task.checkpoints.torch_optimizer = {.beta1 = arguments_.adam_beta1,
                                               .beta2 = arguments_.adam_beta2,
                                               .eps = arguments_.adam_epsilon,
@@ -336,7 +337,7 @@ bool TrainingJob::train() {
     if (options_.save_model && group_->rank() == 0) uploads_.push_result();
   }
   if (finished && reports_memory()) {
-    report_plan(plan_, watch.peak(), *group_, out_);
+    report_plan(plan_, session.copied_for_saves(), watch.peak(), *group_, out_);
     report_device_plan(device_plan_, device_, *group_, out_);
   }
   return finished;

@@ -41,7 +41,9 @@ void add_checkpoint_options(config::OptionTable& table, CheckpointOptions& o, co
       .only_with(saving);
   table
       .add(&o.save_in_background, {"--save_in_background"},
-           "write checkpoints while training goes on (memory: a copy of what is trained)", group)
+           "write checkpoints while training goes on (on slow disks it takes a copy of what is trained, if there is "
+           "room)",
+           group)
       .only_with(saving);
   table
       .add(&o.save_accelerate_state, {"--save_accelerate_state"},

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <ostream>
 
 #include "base/file.h"
@@ -141,7 +142,9 @@ void RunCheckpoints::save(const std::string& keep) {
     state_.steps_at_loss_scale = scaler->growth_tracker();
   }
   state_.skipped_steps = trainer_.skipped();
-  const std::string folder = saver_.begin(state_.global_step, keep);
+  const auto any = std::numeric_limits<std::int64_t>::max();
+  const auto room = is_last_step_ ? 0 : content_.room_for_copies ? content_.room_for_copies() : any;
+  const std::string folder = saver_.begin(state_.global_step, keep, room);
   checkpoint::SaveQueue& queue = saver_.queue();
   if (!options_.save_only_model) {
     checkpoint::push_training_state(model_, optimizer_, checkpoint::training_state_folder(folder), queue);
@@ -151,7 +154,9 @@ void RunCheckpoints::save(const std::string& keep) {
   if (model_.group().rank() == 0) {
     queue.push([folder, text = state_.to_json()] { write_file_atomically(folder + "/trainer_state.json", text); });
   }
+  copied_bytes_ = std::max(copied_bytes_, queue.copied_bytes());
   saver_.end();
+  if (is_last_step_) saver_.before_update();  // what follows may change the weights
 }
 
 // The training state has what is trained, the model's files have the result; both lie in the same memory.
@@ -175,6 +180,7 @@ void RunCheckpoints::push_torch_state(const std::string& folder) {
 }
 
 void RunCheckpoints::poll(const StepReport& step) {
+  is_last_step_ = step.interrupted || step.step == trainer_.total_steps();
   saver_.poll();
   if (step.interrupted) saver_.check_files();
 }

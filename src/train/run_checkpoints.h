@@ -18,6 +18,8 @@ struct CheckpointContent {
   /// Collective: the model or adapter and what belongs to it, into a folder that exists. All writing goes through the
   /// queue.
   std::function<void(const std::string& folder, checkpoint::SaveQueue& queue)> save_model;
+  /// The bytes that this rank may copy for a save in the background that training goes on beside. Empty: any.
+  std::function<std::int64_t()> room_for_copies = nullptr;
   /// Of rank 0, with the folder of each checkpoint that has got its name. May be empty; throws nothing.
   std::function<void(const std::string& folder)> saved = nullptr;
   /// Of --save_accelerate_state, and for going on from checkpoints of Accelerate. (The rate is the optimizer's.)
@@ -58,6 +60,8 @@ class RunCheckpoints {
   bool due(bool at_epoch_end) const;
   /// In this run.
   bool has_saved() const { return saved_at_ > resumed_at_; }
+  /// The most bytes that this rank has copied for one save.
+  std::int64_t copied_bytes() const { return copied_bytes_; }
   /// Collective. keep: a checkpoint that save_total_limit leaves.
   void save(const std::string& keep = "");
   /// Collective, after each step before anything else is written: gives names to what is written. CheckpointError on
@@ -86,7 +90,8 @@ class RunCheckpoints {
   std::ostream& out_;
   checkpoint::CheckpointSaver saver_;
   TrainerState state_;
-  std::int64_t resumed_at_ = 0, step_of_checkpoint_ = 0, saved_at_ = -1;
+  std::int64_t resumed_at_ = 0, step_of_checkpoint_ = 0, saved_at_ = -1, copied_bytes_ = 0;
+  bool is_last_step_ = false;  // nothing is trained behind it
   std::string resumed_from_;
 };
 

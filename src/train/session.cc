@@ -477,7 +477,7 @@ Json Session::measured() const {
     extra[key] = rounded(static_cast<double>(bytes) / kMiB, 1);
   };
   if (task_.memory) {
-    add("planned_memory_mib", task_.planned_bytes);
+    add("planned_memory_mib", task_.planned_bytes + checkpoints_.copied_bytes());
     const auto measured = task_.memory->peak().memory;
     add("measured_memory_mib", measured.proportional_bytes);
     add("measured_own_mib", measured.anonymous_bytes);

@@ -42,7 +42,7 @@ struct SessionTask {
   std::function<void()> save_result;
   bool has_one_rate = true;               // false: batch_metrics say the rates, log rows have no other
   report::MemoryWatch* memory = nullptr;  // told of what the run does; a run over its limit ends as at a signal
-  std::int64_t planned_bytes = 0;         // of a rank, for the last log row
+  std::int64_t planned_bytes = 0;         // of a rank, for the last log row: without copies for saves
   at::Device device = at::kCPU;           // whose memory that row has, too
   std::int64_t planned_device_bytes = 0;
   nlohmann::ordered_json settings;       // what run.json says of the run; null: that file is not written
@@ -66,6 +66,8 @@ class Session {
   /// Returns false when it was interrupted (a checkpoint was written then).
   bool run();
   const TrainerState& state() const { return state_; }
+  /// RunCheckpoints::copied_bytes().
+  std::int64_t copied_for_saves() const { return checkpoints_.copied_bytes(); }
 
  private:
   void print_banner();

@@ -32,11 +32,18 @@ using checkpoint::CheckpointSaver;
 using checkpoint::SaveQueue;
 using testing::SmallNet;
 
+class Saves : public ::testing::Test {
+ protected:
+  const test::TempFolder temporary_{"saves"};
+  const std::string& folder_ = temporary_.path();
+};
+
 class Saver : public ::testing::TestWithParam<SaveQueue::Mode> {
  protected:
-  static void save(CheckpointSaver& saver, fsdp::FullyShardedDataParallel& model, optim::Optimizer& optimizer,
-                   std::int64_t step) {
+  void save(CheckpointSaver& saver, fsdp::FullyShardedDataParallel& model, optim::Optimizer& optimizer,
+            std::int64_t step) const {
     const std::string folder = saver.begin(step, "");
+    saver.queue().allow_copies(copies_);
     checkpoint::push_training_state(model, optimizer, checkpoint::training_state_folder(folder), saver.queue());
     checkpoint::save_pretrained(model, {.files = {.model = folder, .tokenizer = {}}}, folder, &saver.queue());
     saver.end();
@@ -64,6 +71,7 @@ class Saver : public ::testing::TestWithParam<SaveQueue::Mode> {
   /// A save at step 1 holds what was then, though training goes on.
   void holds_what_was(int world, fsdp::StateOn state_on);
 
+  std::int64_t copies_ = std::numeric_limits<std::int64_t>::max();
   const test::TempFolder temporary_{"checkpoint_saver"};
   const std::string& folder_ = temporary_.path();
 };
@@ -96,6 +104,16 @@ TEST_P(Saver, HoldsWhatTheModelWasWhenTheSaveBegan) {
   holds_what_was(2, fsdp::StateOn::kHost);
 }
 
+TEST_P(Saver, HoldsItWithoutCopies) {
+  copies_ = 0;
+  holds_what_was(2, fsdp::StateOn::kHost);
+}
+
+TEST_P(Saver, HoldsItWithFewCopies) {
+  copies_ = 200;
+  holds_what_was(2, fsdp::StateOn::kHost);
+}
+
 TEST_P(Saver, HoldsWhatWasOnADeviceWhenTheSaveBegan) {
   holds_what_was(1, fsdp::StateOn::kDevice);
 }
@@ -116,6 +134,30 @@ TEST(Snapshots, ATensorWhereAFreedOneLayIsCopiedAnew) {
   EXPECT_EQ((*of_first)[0].item<float>(), 1.F);
   EXPECT_EQ((*of_second)[0].item<float>(), 2.F);
   queue.release();
+}
+
+TEST_F(Saves, CopyWhereTheOneBeforeHeldTheUpdateForLonger) {
+  comm::run_threads(1, [&](std::shared_ptr<comm::Communicator> group) {
+    CheckpointSaver saver(*group, folder_, 0, SaveQueue::Mode::kBackground);
+    const auto tensor = at::ones({4});
+    const auto copies = [&](std::int64_t step, int writes_for_ms, bool updates) {
+      saver.begin(step, "");
+      const auto read = saver.queue().snapshot(tensor);
+      saver.queue().push([=] { std::this_thread::sleep_for(std::chrono::milliseconds(writes_for_ms)); });
+      saver.end();
+      if (updates) saver.before_update();
+      saver.finish();
+      return read->data_ptr() != tensor.data_ptr();
+    };
+    EXPECT_FALSE(copies(1, 20, /*updates=*/true));
+    EXPECT_TRUE(copies(2, 20, /*updates=*/true));    // would have held it, too
+    EXPECT_TRUE(copies(3, 0, /*updates=*/false));    // written before the update
+    EXPECT_FALSE(copies(4, 20, /*updates=*/false));  // training ended
+    EXPECT_FALSE(copies(5, 20, /*updates=*/true));
+    saver.begin(6, "", /*room=*/15);
+    EXPECT_EQ(saver.queue().snapshot(tensor)->data_ptr(), tensor.data_ptr());
+    saver.end();
+  });
 }
 
 TEST_P(Saver, AFullDiskIsAnErrorOnEveryRankAndTheCheckpointBeforeStays) {

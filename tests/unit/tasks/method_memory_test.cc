@@ -308,5 +308,21 @@ TEST(MethodMemoryOfModels, OfAHeadWithAnAdapterAllLogitsAreCounted) {
 
 INSTANTIATE_TEST_SUITE_P(Registry, MethodMemory, testing::ValuesIn(cases()), name_of);
 
+TEST(MemoryBudget, LeavesCopiesForSavesWhatThePlanDoesNotNeed) {
+  const estimate::RankPlan plan{{{"weights", 100 << 20}}, "update"};
+  comm::run_threads(2, [&](std::shared_ptr<comm::Communicator> group) {
+    const std::int64_t program = estimate::kProgramBytes >> 20;
+    const auto room = [&](std::int64_t mib) {
+      return room_for_copies(plan, std::to_string(mib) + "MiB", *group) >> 20;
+    };
+    EXPECT_EQ(room(program + 130), 30);
+    EXPECT_EQ(room(program + 100), 0);
+    EXPECT_EQ(room(program), 0);
+    const auto free = room_for_copies(plan, "", *group);  // of two ranks
+    EXPECT_GT(free, 0);
+    EXPECT_LT(free, report::available_memory_bytes() / 3);
+  });
+}
+
 }  // namespace
 }  // namespace tessera::tasks::method_memory
