@@ -110,6 +110,7 @@ struct Parts {
   std::int64_t trainable, masters, frozen, packed, state, sums, slots, gathered;
   std::int64_t accumulated;          // gradients of earlier forwards, unsharded
   std::int64_t tables_in_slots = 0;  // elements of large tables that are summed where their gradients are made
+  std::int64_t head_apart;           // the head's gradient, which a loss makes before it may be added to those
   bool sums_stay;                    // those of earlier forwards, too, in memory of their own
   ActivationBytes activations;
 };
@@ -139,7 +140,9 @@ Parts::Parts(const ModelSizes& s, const RankJob& job) {
                         : !job.low_precision && s.packed > 0          ? Products::kTilesOfPacked
                                                                       : Products::kLibrary;
   auto shape = job.activations;
-  shape.head_trains = s.root_trainable >= shape.classes * shape.hidden;
+  const std::int64_t head = shape.classes * shape.hidden;
+  shape.head_trains = s.root_trainable >= head;
+  head_apart = accumulated > 0 && shape.head_trains ? compute * head : 0;
   activations = activation_bytes(shape, job.adapters, job.batch, compute, products);
   if (copies) {
     // The root, two units and one that is prefetched (of what is not mapped), and the gradients of two units. All of
@@ -203,8 +206,12 @@ RankPlan plan_in_memory(const Parts& p, const ModelSizes& s) {
   const std::int64_t missing = std::min(p.sums - first_sums, 4 * (tables + s.largest_unit_trainable) / p.slices);
   return worst_of(
       {{"update", with({{kSums, p.sums}, {kPiece, s.own_update_bytes}})},
-       {"forward", with({{kAccumulated, p.accumulated}, {kSums, before}, {kKept, a.kept}, {kLoss, a.loss}})},
-       {"backward", with({{kAccumulated, p.accumulated}, {kSums, first_sums}, {kKept, a.kept}, {kWorking, a.working}})},
+       {"forward",
+        with({{kAccumulated, p.accumulated + p.head_apart}, {kSums, before}, {kKept, a.kept}, {kLoss, a.loss}})},
+       {"backward", with({{kAccumulated, p.accumulated + p.head_apart},
+                          {kSums, first_sums},
+                          {kKept, a.kept},
+                          {kWorking, a.working}})},
        {"backward", with({{kSums, p.sums - missing}, {kKept, a.first}, {kWorking, a.working}})}});
 }
 
@@ -231,7 +238,7 @@ RankPlan plan_on_disk(const Parts& p, const ModelSizes& s, const RankJob& job) {
                    {"forward",
                     {{kSlots, p.slots},
                      {kGathered, p.gathered},
-                     {kAccumulated, p.accumulated},
+                     {kAccumulated, p.accumulated + p.head_apart},
                      {kSums, p.sums_stay ? p.sums : 0},
                      {kUnits, forward},
                      {kState, s.own_state_bytes},

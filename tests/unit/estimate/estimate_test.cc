@@ -53,6 +53,16 @@ TEST(RankMemory, GradientsOfEarlierForwardsAreWholeOnEachRank) {
   EXPECT_EQ(rank_bytes(sizes, in_16_bits), (4 + 8) * 2200 + 4 * 400 + 2 * 3 * 1000 + 2 * 4400);
 }
 
+TEST(RankMemory, TheHeadsGradientIsApartUntilItMayBeAddedToEarlierOnes) {
+  const auto sizes = sizes_of(small_model(true));  // the root is a head of 20 by 20
+  const RankJob job{.ranks = 2, .batch = {.accumulation = Accumulation::kUnsharded}};
+  RankJob with_head = job;
+  with_head.activations = {.hidden = 20, .classes = 20};
+  EXPECT_EQ(rank_bytes(sizes, with_head), rank_bytes(sizes, job) + 4 * 400);
+  with_head.batch = {};
+  EXPECT_EQ(rank_bytes(sizes, with_head), rank_bytes(sizes, {.ranks = 2}));
+}
+
 TEST(RankMemory, SumsOfEarlierForwardsAreSlices) {
   const auto sizes = sizes_of(small_model(true));
   const BatchShape summed{.accumulation = Accumulation::kSharded};
