@@ -14,6 +14,7 @@
 #include "checkpoint/training_state.h"
 #include "io/output_file.h"
 #include "io/safetensors_layout.h"
+#include "tensor/offload_store.h"
 #include "tessera/base/error.h"
 
 namespace tessera::checkpoint {
@@ -27,7 +28,8 @@ struct NamedSlice {
 
 /// Runs later, perhaps, and frees each slice as it is written.
 void write_slices(const std::string& file, const std::vector<io::TensorInfo>& infos, std::vector<NamedSlice>& slices,
-                  bool with_header, const std::function<void(const io::WrittenPart&)>& on_part) {
+                  bool with_header, const tensor::OffloadStore* store,
+                  const std::function<void(const io::WrittenPart&)>& on_part) {
   ensure_writable_folder(parent_folder(file));
   const io::SafetensorsLayout layout(file, infos);
   io::OutputFile out(file, io::OutputFile::Writers::kSeveral);
@@ -43,6 +45,7 @@ void write_slices(const std::string& file, const std::vector<io::TensorInfo>& in
                   "'" + slice.name + "' must be contiguous, on the CPU and of the announced dtype");
     out.write(place.offset + static_cast<std::uint64_t>(slice.begin) * values.element_size(), values.const_data_ptr(),
               values.nbytes());
+    if (store) store->evict(*slice.values);
     slice.values = nullptr;
   }
   for (const auto& part : out.flush()) on_part(part);
@@ -75,8 +78,8 @@ void save_slices(fsdp::FullyShardedDataParallel& model, const std::string& file,
         if (view.local.numel() > 0) slices->push_back({name, view.offset, queue.snapshot(view.local)});
       }
     }
-    queue.push([=, &queue, infos = std::move(infos)] {
-      write_slices(path, infos, *slices, first, [&](const io::WrittenPart& part) {
+    queue.push([=, &queue, infos = std::move(infos), store = model.offload_store()] {
+      write_slices(path, infos, *slices, first, store.get(), [&](const io::WrittenPart& part) {
         queue.record(
             {file, static_cast<std::int64_t>(part.bytes), part.crc32c, static_cast<std::int64_t>(part.offset)});
       });

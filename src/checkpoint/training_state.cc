@@ -9,6 +9,7 @@
 #include "base/json_text.h"
 #include "checkpoint/named_state.h"
 #include "tensor/generators.h"
+#include "tensor/offload_store.h"
 #include "tessera/base/error.h"
 #include "tessera/io/tensor_source.h"
 
@@ -83,10 +84,13 @@ void push_training_state(fsdp::FullyShardedDataParallel& model, optim::Optimizer
   if (writes_slices(model))
     for (const auto& [name, tensor] : slices(model, optimizer)) mine.emplace_back(name, queue.snapshot(tensor));
   queue.push([mine = std::move(mine), tensors = generator_states(group.rank()), folder,
-              name = file_of_rank(group.rank(), group.size()), &queue]() mutable {
+              name = file_of_rank(group.rank(), group.size()), store = model.offload_store(), &queue]() mutable {
     ensure_writable_folder(folder);
     for (const auto& [key, tensor] : mine) tensors.emplace_back(key, *tensor);
-    const auto written = io::write_safetensors(folder + "/" + name, tensors);
+    const auto evict = [&](const at::Tensor& tensor) {
+      if (store) store->evict(tensor);
+    };
+    const auto written = io::write_safetensors(folder + "/" + name, tensors, {{"format", "pt"}}, evict);
     queue.record({written.path, written.bytes, written.crc32c});
   });
   if (group.rank() == 0) {

@@ -104,7 +104,8 @@ WrittenFile SafetensorsWriter::commit() {
 }
 
 WrittenFile write_safetensors(const std::string& file, const std::vector<std::pair<std::string, at::Tensor>>& tensors,
-                              const std::vector<std::pair<std::string, std::string>>& metadata) {
+                              const std::vector<std::pair<std::string, std::string>>& metadata,
+                              const std::function<void(const at::Tensor&)>& has_read) {
   std::vector<TensorInfo> infos;
   for (const auto& [name, tensor] : tensors) {
     infos.push_back({name, tensor.scalar_type(), tensor.sizes().vec(), file});
@@ -115,7 +116,10 @@ WrittenFile write_safetensors(const std::string& file, const std::vector<std::pa
     return layout.places.at(a.first).offset < layout.places.at(b.first).offset;
   });
   SafetensorsWriter writer(file, std::move(infos), metadata);
-  for (const auto& [name, tensor] : in_order) writer.write(name, tensor.detach().cpu().contiguous());
+  for (const auto& [name, tensor] : in_order) {
+    writer.write(name, tensor.detach().cpu().contiguous());
+    if (has_read) has_read(tensor);
+  }
   return writer.commit();
 }
 

@@ -41,7 +41,7 @@ class StepAllocator final : public c10::Allocator {
   c10::DataPtr allocate(std::size_t bytes) override {
     const auto wanted = static_cast<std::int64_t>(bytes);
     if (wanted < kSmallest) return elsewhere(bytes);
-    const std::int64_t size = (wanted + 2 * kAlignment - 1) / kAlignment * kAlignment;
+    const std::int64_t size = size_of_block(wanted);
     const std::lock_guard lock(mutex_);
     const std::int64_t offset = from_far_end ? blocks_.take_high(size) : blocks_.take(size);
     if (offset < 0) return elsewhere(bytes);
@@ -57,6 +57,10 @@ class StepAllocator final : public c10::Allocator {
   c10::DeleterFnPtr raw_deleter() const override { return &StepAllocator::free; }
   void copy_data(void* to, const void* from, std::size_t bytes) const override { std::memcpy(to, from, bytes); }
 
+  bool has_free(std::int64_t bytes) {
+    const std::lock_guard lock(mutex_);
+    return bytes < kSmallest || blocks_.has_free(size_of_block(bytes));
+  }
   AllocatorStats stats() {
     const std::lock_guard lock(mutex_);
     return stats_;
@@ -70,6 +74,10 @@ class StepAllocator final : public c10::Allocator {
 
  private:
   explicit StepAllocator(std::byte* base) : base_(base), fallback_(c10::GetDefaultCPUAllocator()) {}
+
+  static std::int64_t size_of_block(std::int64_t bytes) {
+    return (bytes + 2 * kAlignment - 1) / kAlignment * kAlignment;
+  }
 
   c10::DataPtr elsewhere(std::size_t bytes) const {
     void* data = fallback_->raw_allocate(bytes);
@@ -109,6 +117,10 @@ bool use_step_allocator() {
 FarEndScope::FarEndScope() : before_(std::exchange(from_far_end, true)) {}
 FarEndScope::~FarEndScope() {
   from_far_end = before_;
+}
+
+bool has_free_block(std::int64_t bytes) {
+  return StepAllocator::installed && StepAllocator::installed->has_free(bytes);
 }
 
 AllocatorStats allocator_stats() {

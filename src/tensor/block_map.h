@@ -17,6 +17,8 @@ class BlockMap {
   /// The same from the other side: the end of the highest free block that is large enough. What is going to outlive its
   /// neighbours lies there, so that what they free joins in one piece below it.
   std::int64_t take_high(std::int64_t size);
+  /// Whether either would give a block without growing.
+  bool has_free(std::int64_t size) const { return by_size_.lower_bound({size, 0}) != by_size_.end(); }
   /// A block that take() gave, with its size.
   void give_back(std::int64_t offset, std::int64_t size);
   /// End of the highest block that ever was.

@@ -11,6 +11,7 @@
 #include <functional>
 #include <limits>
 
+#include "tensor/offload_store.h"
 #include "tessera/fsdp/fully_shard.h"
 
 namespace tessera::train {
@@ -31,10 +32,12 @@ bool is_finite(const at::Tensor& flat) {
 std::string first_of(const fsdp::FullyShardedDataParallel& model,
                      const std::function<at::Tensor(const fsdp::ShardView&)>& values) {
   const auto shards = model.shards();
+  const auto store = model.offload_store();
   auto mine = std::numeric_limits<std::int64_t>::max();
   for (std::size_t i = 0; i < shards.size() && mine > static_cast<std::int64_t>(i); ++i) {
     const auto t = values(shards[i]);
     if (t.defined() && !is_finite(t.detach())) mine = static_cast<std::int64_t>(i);
+    if (t.defined() && store) store->evict(t);
   }
   auto first = std::numeric_limits<std::int64_t>::max();
   int rank = -1;

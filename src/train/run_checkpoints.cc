@@ -129,6 +129,7 @@ bool RunCheckpoints::due(bool at_epoch_end) const {
 void RunCheckpoints::save(const std::string& keep) {
   if (saved_at_ == state_.global_step) return;
   saved_at_ = state_.global_step;
+  const auto held = model_.memory().shard_bytes;
   if (const std::string bad = first_non_finite_weight(model_, Weights::kTrained); !bad.empty()) {
     throw Error(
         fmt::format("step {}: there is {}, so no checkpoint of this step is written; older ones are untouched. Go on "
@@ -154,9 +155,14 @@ void RunCheckpoints::save(const std::string& keep) {
   if (model_.group().rank() == 0) {
     queue.push([folder, text = state_.to_json()] { write_file_atomically(folder + "/trainer_state.json", text); });
   }
-  copied_bytes_ = std::max(copied_bytes_, queue.copied_bytes());
+  // Masters that were in halves are whole for as long as they are read.
+  const auto copied = queue.copied_bytes() + model_.memory().shard_bytes - held;
   saver_.end();
-  if (is_last_step_) saver_.before_update();  // what follows may change the weights
+  if (!queue.in_background()) return;
+  if (is_last_step_ || copied > room)  // what follows the last step may change the weights
+    saver_.before_update();
+  else
+    copied_bytes_ = std::max(copied_bytes_, copied);
 }
 
 // The training state has what is trained, the model's files have the result; both lie in the same memory.

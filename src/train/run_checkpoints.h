@@ -60,7 +60,7 @@ class RunCheckpoints {
   bool due(bool at_epoch_end) const;
   /// In this run.
   bool has_saved() const { return saved_at_ > resumed_at_; }
-  /// The most bytes that this rank has copied for one save.
+  /// The most bytes of copies that this rank has held for one save beside the next steps.
   std::int64_t copied_bytes() const { return copied_bytes_; }
   /// Collective. keep: a checkpoint that save_total_limit leaves.
   void save(const std::string& keep = "");

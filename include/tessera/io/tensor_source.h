@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -96,8 +97,10 @@ struct WrittenFile {
 
 /// Writes a safetensors file crash-atomically (temporary name, flush, fsync, rename). Tensors in the given order of
 /// names as safetensors does it (by dtype size descending, then name); metadata {"format": "pt"} unless given.
+/// has_read: called with each tensor when it is in the file.
 WrittenFile write_safetensors(const std::string& file, const std::vector<std::pair<std::string, at::Tensor>>& tensors,
-                              const std::vector<std::pair<std::string, std::string>>& metadata = {{"format", "pt"}});
+                              const std::vector<std::pair<std::string, std::string>>& metadata = {{"format", "pt"}},
+                              const std::function<void(const at::Tensor&)>& has_read = nullptr);
 
 /// The same, streamed: the header is written from the infos, then `write` is called once for each tensor, in any order;
 /// commit() checks that all came and renames. Without commit() nothing is left behind.

@@ -24,6 +24,9 @@ class FarEndScope {
   bool before_;
 };
 
+/// Whether a tensor of so many bytes would lie in memory that is mapped and free: it takes no more from the system.
+bool has_free_block(std::int64_t bytes);
+
 /// Bytes of the blocks from 16 KiB on. All zero without use_step_allocator().
 struct AllocatorStats {
   std::int64_t used_bytes = 0, peak_used_bytes = 0;

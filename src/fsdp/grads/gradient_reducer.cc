@@ -189,7 +189,9 @@ void GradientReducer::start_segment(GradientBucket& b, std::size_t segment, Flig
 at::Tensor GradientReducer::empty_sum(const GradientBucket& b, std::size_t segment) const {
   if (auto place = transport_->place_of_sum(b, segment); place.defined()) return place;
   const auto& s = b.segments[segment];
-  if (sums_leave_) return tensor::mapped_zeros(s.layout.slice_numel, s.leaf.scalar_type());
+  const auto bytes = s.layout.slice_numel * static_cast<std::int64_t>(s.leaf.element_size());
+  if (sums_leave_ && !tensor::has_free_block(bytes))
+    return tensor::mapped_zeros(s.layout.slice_numel, s.leaf.scalar_type());
   const tensor::FarEndScope scope;  // not kept between steps: activations need the memory while there are none
   return at::empty({s.layout.slice_numel}, s.leaf.options());
 }

@@ -34,7 +34,8 @@ struct GradientId {
 
 class GradientReducer {
  public:
-  /// sums_leave: the memory of gradients goes back to the system when they are freed; else later steps use it again.
+  /// sums_leave: the memory of gradients goes back to the system when they are freed, but for what activations have
+  /// used; else later steps use it again.
   /// made_on: another device than where they are summed; or the CPU.
   GradientReducer(Mesh mesh, CommStats& stats, bool sums_leave, at::Device made_on = at::kCPU);
   ~GradientReducer();

@@ -30,6 +30,20 @@ TEST(StepAllocator, CountsAndReusesLargeBlocks) {
   EXPECT_EQ(at::empty({1 << 20}, at::kFloat).const_data_ptr(), first);
 }
 
+TEST(StepAllocator, KnowsWhetherATensorNeedsMoreMemory) {
+  if (!use_step_allocator()) GTEST_SKIP() << "no address range";
+  const std::int64_t bytes = allocator_stats().touched_bytes + (8 << 20);  // no free block is as large
+  EXPECT_FALSE(has_free_block(bytes));
+  {
+    const auto t = at::empty({bytes}, at::kByte);
+  }
+  EXPECT_TRUE(has_free_block(bytes));
+  const auto touched = allocator_stats().touched_bytes;
+  const auto t = at::empty({bytes}, at::kByte);
+  EXPECT_EQ(allocator_stats().touched_bytes, touched);
+  EXPECT_FALSE(has_free_block(bytes));
+}
+
 TEST(StepAllocator, LeavesSmallBlocksToMalloc) {
   if (!use_step_allocator()) GTEST_SKIP() << "no address range";
   const auto before = allocator_stats().used_bytes;
