@@ -24,7 +24,9 @@ std::string help() {
       "tessera: fully sharded fine-tuning of Transformers\n\nUsage: tessera COMMAND [flags]\n"
       "       tessera launch [flags] TASK|PROGRAM [flags of the task]\n\nCommands\n";
   for (const Command& command : commands()) text += fmt::format("  {:<12} {}\n", command.name, command.help);
-  return text + "\n'tessera COMMAND --help' lists a command's flags; 'tessera --version' says the version.\n";
+  return text +
+         "\nTrainings take the flags of launch, too: tessera sft --num_processes 2 ...\n"
+         "'tessera COMMAND --help' lists a command's flags; 'tessera --version' says the version.\n";
 }
 
 int run_unguarded(const Arguments& args, std::ostream& out, std::ostream& err) {
