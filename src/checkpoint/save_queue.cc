@@ -172,6 +172,7 @@ void SaveQueue::record(FileRecord file) {
 std::vector<FileRecord> SaveQueue::take_records() {
   const std::lock_guard lock(mutex_);
   snapshots_.clear();
+  reads_sources_ = false;  // all jobs are done
   return std::exchange(records_, {});
 }
 

@@ -28,10 +28,6 @@ bool is_flag(const std::string& word) {
          (std::isalpha(static_cast<unsigned char>(word[at])) != 0 || word[at] == '_');
 }
 
-bool is_flag_file(const std::string& word) {
-  return word.ends_with(".json") || word.ends_with(".yaml") || word.ends_with(".yml");
-}
-
 void set_environment(const Node& variables, const std::string& where) {
   for (const Node::Entry& own : variables.entries) {
     if (own.value.kind != Node::Kind::kScalar || ::setenv(own.key.c_str(), own.value.text.c_str(), 1) != 0)
@@ -41,6 +37,10 @@ void set_environment(const Node& variables, const std::string& where) {
 }
 
 }  // namespace
+
+bool is_flag_file(const std::string& word) {
+  return word.ends_with(".json") || word.ends_with(".yaml") || word.ends_with(".yml");
+}
 
 Option& Option::choices(std::vector<std::string> allowed) {
   choices_ = std::move(allowed);

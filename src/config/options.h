@@ -26,6 +26,9 @@ namespace tessera::config {
 
 enum class ParseResult { kRun, kHelp };
 
+/// Whether an argument without a flag is taken for a file of flags.
+bool is_flag_file(const std::string& word);
+
 /// What a flag without effect takes. All but those of texts take "none", too; kBool and kMaybeText may stand without a
 /// value.
 enum class Unused { kBool, kNumber, kText, kMaybeText, kList };
@@ -149,7 +152,7 @@ class OptionTable {
   /// their values; the others stay in `words`. ConfigError for a flag without its value.
   std::vector<std::string> take_flags(std::vector<std::string>& words,
                                       const std::function<bool(const std::string& name)>& wanted) const;
-  /// Unknown keys of files of flags that are somebody else's.
+  /// Unknown keys of files of flags that are somebody else's are no problem.
   void pass_over_in_files(std::function<bool(const std::string& key)> is_of_others);
 
   bool given(const std::string& name) const;        ///< by flag or file

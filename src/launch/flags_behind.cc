@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "config/document.h"
+#include "config/options.h"
 #include "config/other_spellings.h"
 #include "tessera/base/error.h"
 
@@ -22,10 +23,6 @@ bool is_launchers(const std::string& name) {
   return config::is_launch_flag(name) && std::find(kOfTheTask.begin(), kOfTheTask.end(), name) == kOfTheTask.end();
 }
 
-bool is_flag_file(const std::string& word) {
-  return word.ends_with(".yaml") || word.ends_with(".yml") || word.ends_with(".json");
-}
-
 /// The file of flags that a task's words name; "": none. Behind a flag such a name is taken for the flag's value.
 std::string flag_file(const Words& args) {
   for (std::size_t i = 0; i < args.size(); ++i) {
@@ -33,9 +30,17 @@ std::string flag_file(const Words& args) {
     if (args[i].starts_with("--config=")) return args[i].substr(std::string_view("--config=").size());
     if (before == "--config") return args[i];
     const bool is_value = before.starts_with("--") && before.find('=') == std::string_view::npos;
-    if (is_flag_file(args[i]) && !is_value && !args[i].starts_with("-")) return args[i];
+    if (config::is_flag_file(args[i]) && !is_value && !args[i].starts_with("-")) return args[i];
   }
   return "";
+}
+
+std::string text_of(const config::Node& value) {
+  if (value.kind == config::Node::Kind::kScalar) return value.text;
+  if (value.kind == config::Node::Kind::kMap) return config::json_of(value);  // which no flag takes
+  std::string text;
+  for (const auto& item : value.items) text += (text.empty() ? "" : ",") + item.text;
+  return text;
 }
 
 /// What is wrong with the file, the task says.
@@ -45,8 +50,8 @@ Words flags_of_file(const std::string& path) {
   try {
     for (const auto& [key, line, value] : config::read_document(path).entries) {
       if (key == "compute_environment") return {};  // the launcher's own file, which is refused as a file of flags
-      if (value.kind == config::Node::Kind::kScalar && is_launchers(key))
-        flags.push_back("--" + key + "=" + value.text);
+      if (value.kind != config::Node::Kind::kNull && is_launchers(key))
+        flags.push_back("--" + key + "=" + text_of(value));
     }
   } catch (const Error&) {
   }

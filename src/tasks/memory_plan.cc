@@ -264,14 +264,14 @@ void report_plan(const estimate::RankPlan& plan, std::int64_t copies, const repo
   for (const auto& text : group.all_gather_objects(json_text(mine)))
     if (auto other = Json::parse(text); other["held"] > most["held"]) most = std::move(other);
   const auto size = [&](const char* key) { return bytes_text(most[key].get<std::int64_t>()); };
-  const auto planned = plan.total() + estimate::kProgramBytes + copies;
+  const auto planned = plan.total() + estimate::kProgramBytes;
+  const auto beside = copies > 0 ? fmt::format(" and {} of copies for saves", bytes_text(copies)) : "";
   out << fmt::format(
-             "memory: planned {} a rank, measured {} at most, in {} ({:.2f}; own {}, of it tensors {}, mapped files "
-             "{}, "
-             "shared between ranks {})\n",
-             bytes_text(planned), size("held"), most["phase"].get<std::string>(),
-             most["held"].get<double>() / static_cast<double>(planned), size("own"), size("tensors"), size("files"),
-             size("shared"))
+             "memory: planned {} a rank{}, measured {} at most, in {} ({:.2f}; own {}, of it tensors {}, mapped files "
+             "{}, shared between ranks {})\n",
+             bytes_text(planned), beside, size("held"), most["phase"].get<std::string>(),
+             most["held"].get<double>() / static_cast<double>(planned + copies), size("own"), size("tensors"),
+             size("files"), size("shared"))
       << std::flush;
 }
 

@@ -477,12 +477,13 @@ Json Session::measured() const {
     extra[key] = rounded(static_cast<double>(bytes) / kMiB, 1);
   };
   if (task_.memory) {
-    add("planned_memory_mib", task_.planned_bytes + checkpoints_.copied_bytes());
+    add("planned_memory_mib", task_.planned_bytes);
     const auto measured = task_.memory->peak().memory;
     add("measured_memory_mib", measured.proportional_bytes);
     add("measured_own_mib", measured.anonymous_bytes);
     add("measured_files_mib", measured.file_bytes);
     add("measured_shared_mib", measured.shared_bytes);
+    if (checkpoints_.copied_bytes() > 0) add("measured_copies_mib", checkpoints_.copied_bytes());
   }
   if (task_.planned_device_bytes > 0) add("planned_device_mib", task_.planned_device_bytes);
   if (const auto peak = tensor::peak_device_bytes(task_.device)) add("measured_device_mib", *peak);

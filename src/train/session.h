@@ -42,7 +42,7 @@ struct SessionTask {
   std::function<void()> save_result;
   bool has_one_rate = true;               // false: batch_metrics say the rates, log rows have no other
   report::MemoryWatch* memory = nullptr;  // told of what the run does; a run over its limit ends as at a signal
-  std::int64_t planned_bytes = 0;         // of a rank, for the last log row: without copies for saves
+  std::int64_t planned_bytes = 0;         // of a rank, for the last log row
   at::Device device = at::kCPU;           // whose memory that row has, too
   std::int64_t planned_device_bytes = 0;
   nlohmann::ordered_json settings;       // what run.json says of the run; null: that file is not written

@@ -209,6 +209,7 @@ json without_times(json row) {
                           "measured_own_mib",
                           "measured_files_mib",
                           "measured_shared_mib",
+                          "measured_copies_mib",
                           "forward_and_backward_seconds",
                           "update_seconds",
                           "evaluation_seconds",

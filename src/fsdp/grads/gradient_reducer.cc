@@ -24,8 +24,8 @@ struct GradientReducer::Flight {
   std::vector<Part> parts;  // by segment
 };
 
-GradientReducer::GradientReducer(Mesh mesh, CommStats& stats, bool sums_leave, at::Device made_on)
-    : mesh_(std::move(mesh)), stats_(stats), divisor_(mesh_.world->size()), sums_leave_(sums_leave) {
+GradientReducer::GradientReducer(Mesh mesh, CommStats& stats, SumMemory sums, at::Device made_on)
+    : mesh_(std::move(mesh)), stats_(stats), divisor_(mesh_.world->size()), sums_(sums) {
   if (!made_on.is_cpu()) to_host_ = std::make_unique<tensor::CopyStream>(made_on);
 }
 
@@ -190,7 +190,7 @@ at::Tensor GradientReducer::empty_sum(const GradientBucket& b, std::size_t segme
   if (auto place = transport_->place_of_sum(b, segment); place.defined()) return place;
   const auto& s = b.segments[segment];
   const auto bytes = s.layout.slice_numel * static_cast<std::int64_t>(s.leaf.element_size());
-  if (sums_leave_ && !tensor::has_free_block(bytes))
+  if (sums_ == SumMemory::kOwn || (sums_ == SumMemory::kFreeOfSteps && !tensor::has_free_block(bytes)))
     return tensor::mapped_zeros(s.layout.slice_numel, s.leaf.scalar_type());
   const tensor::FarEndScope scope;  // not kept between steps: activations need the memory while there are none
   return at::empty({s.layout.slice_numel}, s.leaf.options());

@@ -32,12 +32,14 @@ struct GradientId {
   int unit = 0, segment = 0, entry = 0;
 };
 
+/// Whose memory gradients take: of that which steps keep (tessera/tensor/allocator.h), only what is mapped and free
+/// there, or their own. Their own goes back to the system when they are freed.
+enum class SumMemory { kOfSteps, kFreeOfSteps, kOwn };
+
 class GradientReducer {
  public:
-  /// sums_leave: the memory of gradients goes back to the system when they are freed, but for what activations have
-  /// used; else later steps use it again.
   /// made_on: another device than where they are summed; or the CPU.
-  GradientReducer(Mesh mesh, CommStats& stats, bool sums_leave, at::Device made_on = at::kCPU);
+  GradientReducer(Mesh mesh, CommStats& stats, SumMemory sums, at::Device made_on = at::kCPU);
   ~GradientReducer();
 
   /// Units in registration order, the root first; without trainable segments too. Collective.
@@ -95,7 +97,7 @@ class GradientReducer {
   Mesh mesh_;
   CommStats& stats_;
   double divisor_;
-  bool sums_leave_;
+  SumMemory sums_;
   bool sync_ = true;
   bool holds_unsynced_ = false;                  // sums of backward passes that did not communicate
   std::unique_ptr<tensor::CopyStream> to_host_;  // null: gradients are made where they are summed

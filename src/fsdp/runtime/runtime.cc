@@ -11,12 +11,21 @@
 #include "tessera/base/error.h"
 
 namespace tessera::fsdp {
+namespace {
+
+/// Beside units that lie on a disk gradients take what activations have left, or, where forward needs that for the
+/// units that it keeps, memory of their own.
+SumMemory sum_memory(const FsdpOptions& options) {
+  if (options.offload_folder.empty()) return SumMemory::kOfSteps;
+  return reshards_after_forward(options.strategy) ? SumMemory::kFreeOfSteps : SumMemory::kOwn;
+}
+
+}  // namespace
 
 Runtime::Runtime(Mesh mesh, FsdpOptions options)
     : mesh_(std::move(mesh)),
       options_(std::move(options)),
-      reducer_(mesh_, stats_, /*sums_leave=*/!options_.offload_folder.empty(),
-               copies_to_device() ? options_.device : at::Device(at::kCPU)),
+      reducer_(mesh_, stats_, sum_memory(options_), copies_to_device() ? options_.device : at::Device(at::kCPU)),
       page_reader_(mesh_.world->rank(), mesh_.world->size()) {
   if (copies_to_device()) uploader_ = std::make_unique<tensor::Uploader>(options_.device);
   if (!options_.offload_folder.empty()) offload_ = std::make_shared<tensor::DiskStore>(options_.offload_folder);

@@ -65,6 +65,11 @@ TEST_F(FlagsBehindATask, OfItsFileAreTheWeakest) {
   EXPECT_EQ(planned({"sft", file_}).fsdp.version, 2);
 }
 
+TEST_F(FlagsBehindATask, OfItsFileMayBeLists) {
+  write_file_atomically(file_, "gpu_ids: [0, 1]\nmachine_rank:\nfsdp_version: {a: 1}\n");
+  EXPECT_EQ(in_front({"sft", file_}), (Words{"--gpu_ids=0,1", R"(--fsdp_version={"a":1})", "sft", file_}));
+}
+
 TEST_F(FlagsBehindATask, AreNotReadFromAFileOfDataOrOfTheLauncher) {
   EXPECT_FALSE(asks_for_launch({"--dataset_name", file_}));
   write_file_atomically(file_, "compute_environment: LOCAL_MACHINE\nnum_processes: 2\n");
