@@ -48,7 +48,7 @@ std::vector<PlannedJob> planned_jobs(const Proposals& p, const std::vector<estim
 }
 
 std::int64_t planned_bytes(const estimate::PlanRequest& request, const std::vector<estimate::ModelTensor>& tensors) {
-  return estimate::plan_for(request, tensors).total() + estimate::kProgramBytes;
+  return estimate::plan_for(request, tensors).held();
 }
 
 /// `model`: as the user named it. What fits into a rank's share of the memory; recomputed activations are proposed

@@ -104,10 +104,8 @@ std::vector<NamedJob> jobs_of(const EstimateOptions& options, const std::vector<
 struct Memory {
   const char* of_what;
   RankPlan (*plan)(const PlanRequest& request, const std::vector<ModelTensor>& tensors);
-  bool holds_program = true;
-  std::int64_t program() const { return holds_program ? kProgramBytes : 0; }
 };
-constexpr Memory kOfRank{"a rank", plan_for}, kOfGpu{"a rank's GPU", device_plan_for, false},
+constexpr Memory kOfRank{"a rank", plan_for}, kOfGpu{"a rank's GPU", device_plan_for},
     kBesideGpu{"a rank's host memory", host_plan_for};
 
 std::vector<std::string> rank_row(const NamedJob& job, const Memory& memory, const std::vector<ModelTensor>& tensors) {
@@ -116,7 +114,7 @@ std::vector<std::string> rank_row(const NamedJob& job, const Memory& memory, con
        {ShardingStrategy::kFullShard, ShardingStrategy::kShardGradOp, ShardingStrategy::kNoShard}) {
     auto request = job.request;
     request.strategy = strategy;
-    row.push_back(bytes_text(memory.plan(request, tensors).total() + memory.program()));
+    row.push_back(bytes_text(memory.plan(request, tensors).held()));
   }
   return row;
 }
@@ -143,11 +141,11 @@ std::string parts_table(const std::vector<NamedJob>& jobs, const Memory& memory,
   }
   std::vector<std::string> own = {"the program itself"}, sum = {"together"}, phase = {"at its highest in"};
   for (const auto& plan : plans) {
-    own.push_back(bytes_text(memory.program()));
-    sum.push_back(bytes_text(plan.total() + memory.program()));
+    own.push_back(bytes_text(plan.program));
+    sum.push_back(bytes_text(plan.held()));
     phase.emplace_back(plan.phase);
   }
-  if (memory.holds_program) rows.push_back(own);
+  if (!plans.empty() && plans[0].program > 0) rows.push_back(own);
   rows.insert(rows.end(), {sum, phase});
   return framed_table("Where it goes", header, rows);
 }
@@ -189,7 +187,7 @@ std::string budget_text(const EstimateOptions& options, const std::vector<ModelT
   for (const auto& job : jobs_of(options, tensors)) {
     if (job.request.on_disk) continue;
     const auto plan = options.on_gpu() ? host_plan_for(job.request, tensors) : plan_for(job.request, tensors);
-    const auto bytes = plan.total() + kProgramBytes;
+    const auto bytes = plan.held();
     out += fmt::format("\n{}: {} a rank, {} the {} of --max_memory\n", job.name, bytes_text(bytes),
                        bytes <= budget ? "within" : "more than", options.max_memory);
     if (bytes <= budget || options.on_gpu()) continue;

@@ -28,7 +28,7 @@ std::vector<int> rows_up_to(int hosts) {
 }
 
 std::string memory_text(PlanRequest request, const std::vector<ModelTensor>& tensors) {
-  return bytes_text(plan_for(request, tensors).total() + kProgramBytes);
+  return bytes_text(plan_for(request, tensors).held());
 }
 
 std::string unit_text(const StepShape& shape, int unit) {

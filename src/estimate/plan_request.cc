@@ -239,7 +239,9 @@ RankPlan plan_for(const PlanRequest& request, const std::vector<ModelTensor>& te
     const LayerBatch batch{job.batch.tokens(), job.low_precision ? 2 : 4};
     job.adapters = adapter_activations(stacked(request, tensors), of_adapter(*request.adapter, batch));
   }
-  return plan_rank(sizes_of(parameters_of(request, tensors)), job);
+  auto plan = plan_rank(sizes_of(parameters_of(request, tensors)), job);
+  plan.program = program_bytes(job.ranks, /*forked=*/!for_device);
+  return plan;
 }
 
 }  // namespace
@@ -286,7 +288,10 @@ RankPlan host_plan_for(const PlanRequest& request, const std::vector<ModelTensor
   std::int64_t largest = 0;
   for (const auto& t : tensors) largest = std::max(largest, t.numel());
   const auto parameters = parameters_of(request, tensors);
-  return host_beside_device(sizes_of(parameters), device_job(request, tensors, parameters), largest);
+  const auto job = device_job(request, tensors, parameters);
+  auto plan = host_beside_device(sizes_of(parameters), job, largest);
+  plan.program = program_bytes(job.ranks, /*forked=*/false);
+  return plan;
 }
 
 }  // namespace tessera::estimate

@@ -93,6 +93,11 @@ ModelSizes sizes_of(const std::vector<SizedParameter>& parameters) {
   return s;
 }
 
+std::int64_t program_bytes(std::int64_t ranks_of_host, bool forked) {
+  constexpr std::int64_t kMiB = 1 << 20, kFiles = 86 * kMiB, kAlone = 90 * kMiB, kOwn = 20 * kMiB, kShared = 56 * kMiB;
+  return kFiles / ranks_of_host + (forked && ranks_of_host > 1 ? kOwn + kShared / ranks_of_host : kAlone);
+}
+
 std::int64_t RankPlan::total() const {
   std::int64_t bytes = 0;
   for (const auto& part : parts) bytes += part.bytes;

@@ -67,11 +67,14 @@ struct MemoryPart {
 struct RankPlan {
   std::vector<MemoryPart> parts;  // those of no bytes are left out
   const char* phase = "";         // of a step, in which that is: "forward", "backward", "update"
-  std::int64_t total() const;
+  std::int64_t program = 0;       // a rank's process before there is a model
+  std::int64_t total() const;     // of the parts
+  std::int64_t held() const { return total() + program; }
 };
 
-/// Of a process before there is a model: libtorch's pages that it touches, and what oneDNN keeps.
-inline constexpr std::int64_t kProgramBytes = 110 << 20;
+/// Of a process before there is a model: libtorch's pages that it touches, and what oneDNN keeps. Ranks of a host share
+/// those of files, and if `tessera launch` has forked them (launch/fork_server.h) most of the others.
+std::int64_t program_bytes(std::int64_t ranks_of_host, bool forked);
 
 /// After the optimizer's first step; parameters in the shared or mapped form, where they are sharded over several hosts
 /// in the copy form. Without the program itself.

@@ -106,7 +106,7 @@ std::vector<Remedy> ways_to_fit(const PlanRequest& request, const std::vector<Mo
       useful[i]->apply(changed);
     }
     if (!changed.possible(tensors)) continue;
-    remedy.bytes = plan_for(changed, tensors).total() + kProgramBytes;
+    remedy.bytes = plan_for(changed, tensors).held();
     if (remedy.bytes > budget_bytes) continue;
     found.push_back(set);
     remedies.push_back(std::move(remedy));

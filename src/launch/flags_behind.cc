@@ -26,10 +26,10 @@ bool is_launchers(const std::string& name) {
 /// The file of flags that a task's words name; "": none. Behind a flag such a name is taken for the flag's value.
 std::string flag_file(const Words& args) {
   for (std::size_t i = 0; i < args.size(); ++i) {
-    const std::string_view before = i == 0 ? "" : args[i - 1];
+    const std::string before = i == 0 ? "" : args[i - 1];
     if (args[i].starts_with("--config=")) return args[i].substr(std::string_view("--config=").size());
     if (before == "--config") return args[i];
-    const bool is_value = before.starts_with("--") && before.find('=') == std::string_view::npos;
+    const bool is_value = before.starts_with("--") && before.find('=') == std::string::npos;
     if (config::is_flag_file(args[i]) && !is_value && !args[i].starts_with("-")) return args[i];
   }
   return "";

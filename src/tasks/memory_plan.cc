@@ -17,6 +17,8 @@
 #include "estimate/optimizer_state.h"
 #include "families/families.h"
 #include "fsdp/plan/mesh.h"
+#include "launch/gpus.h"
+#include "launch/launch.h"
 #include "models/check_sizes.h"
 #include "peft/adapter_config.h"
 #include "peft/methods/adalora.h"
@@ -131,7 +133,7 @@ estimate::OfAdapter of_adapter(const peft::AdapterReport& report, const estimate
 std::string parts_text(const estimate::RankPlan& plan) {
   std::vector<std::string> parts;
   for (const auto& part : plan.parts) parts.push_back(fmt::format("{} {}", part.what, bytes_text(part.bytes)));
-  parts.push_back("the program " + bytes_text(estimate::kProgramBytes));
+  parts.push_back("the program " + bytes_text(plan.program));
   return fmt::format("{}", fmt::join(parts, ", "));
 }
 
@@ -199,14 +201,9 @@ estimate::DeviceJob device_job(const Assembled& model, const fsdp::FsdpOptions& 
   return job;
 }
 
-}  // namespace
-
-int hosts_of(const comm::Communicator& group) {
-  return static_cast<int>(std::max<std::int64_t>(1, group.size() / ranks_of_host(group)));
-}
-
-estimate::RankPlan plan_rank(const Assembled& model, const fsdp::FsdpOptions& fsdp, const PlanSettings& settings,
-                             const comm::Communicator& group) {
+/// Without the program.
+estimate::RankPlan plan_parts(const Assembled& model, const fsdp::FsdpOptions& fsdp, const PlanSettings& settings,
+                              const comm::Communicator& group) {
   const auto parameters = parameters_of(model, fsdp, settings);
   if (fsdp::is_resident(fsdp)) {
     std::int64_t largest = 0;
@@ -223,6 +220,19 @@ estimate::RankPlan plan_rank(const Assembled& model, const fsdp::FsdpOptions& fs
   return estimate::plan_rank(estimate::sizes_of(parameters), job);
 }
 
+}  // namespace
+
+int hosts_of(const comm::Communicator& group) {
+  return static_cast<int>(std::max<std::int64_t>(1, group.size() / ranks_of_host(group)));
+}
+
+estimate::RankPlan plan_rank(const Assembled& model, const fsdp::FsdpOptions& fsdp, const PlanSettings& settings,
+                             const comm::Communicator& group) {
+  auto plan = plan_parts(model, fsdp, settings, group);
+  plan.program = estimate::program_bytes(ranks_of_host(group), launch::is_launched() && !launch::has_gpu());
+  return plan;
+}
+
 estimate::RankPlan plan_device(const Assembled& model, const fsdp::FsdpOptions& fsdp, const PlanSettings& settings,
                                const comm::Communicator& group) {
   if (fsdp.device.is_cpu()) return {};
@@ -236,7 +246,7 @@ std::int64_t budget_bytes(const std::string& max_memory) {
 
 void require_fit(const estimate::RankPlan& plan, const estimate::PlanRequest& request, const std::string& model_folder,
                  const std::string& max_memory) {
-  const auto budget = budget_bytes(max_memory), needed = plan.total() + estimate::kProgramBytes;
+  const auto budget = budget_bytes(max_memory), needed = plan.held();
   if (budget == 0 || needed <= budget) return;
   const auto ways = estimate::ways_to_fit(request, estimate::read_model_tensors(model_folder), budget);
   throw ConfigError(fmt::format("--max_memory {}: a rank would hold {} in the {} of a step ({}). {}", max_memory,
@@ -250,7 +260,7 @@ std::int64_t room_for_copies(const estimate::RankPlan& plan, const std::string& 
                              const comm::Communicator& group) {
   const auto budget = budget_bytes(max_memory);
   if (budget == 0) return report::available_memory_bytes() / 2 / ranks_of_host(group);
-  return std::max<std::int64_t>(0, budget - plan.total() - estimate::kProgramBytes);
+  return std::max<std::int64_t>(0, budget - plan.held());
 }
 
 void report_plan(const estimate::RankPlan& plan, std::int64_t copies, const report::MemoryWatch::Peak& peak,
@@ -264,7 +274,7 @@ void report_plan(const estimate::RankPlan& plan, std::int64_t copies, const repo
   for (const auto& text : group.all_gather_objects(json_text(mine)))
     if (auto other = Json::parse(text); other["held"] > most["held"]) most = std::move(other);
   const auto size = [&](const char* key) { return bytes_text(most[key].get<std::int64_t>()); };
-  const auto planned = plan.total() + estimate::kProgramBytes;
+  const auto planned = plan.held();
   const auto beside = copies > 0 ? fmt::format(" and {} of copies for saves", bytes_text(copies)) : "";
   out << fmt::format(
              "memory: planned {} a rank{}, measured {} at most, in {} ({:.2f}; own {}, of it tensors {}, mapped files "
@@ -302,7 +312,7 @@ void require_kept(const estimate::RankPlan& plan, report::MemoryWatch& watch, co
     throw Error(
         fmt::format("{}, more than the {} of --max_memory; planned were {} ({}). The run has ended with a checkpoint; "
                     "it goes on from there with --resume_from_checkpoint true and a larger budget or smaller batches",
-                    text, max_memory, bytes_text(plan.total() + estimate::kProgramBytes), parts_text(plan)));
+                    text, max_memory, bytes_text(plan.held()), parts_text(plan)));
   }
 }
 

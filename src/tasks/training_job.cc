@@ -324,7 +324,7 @@ bool TrainingJob::train() {
   set_torch_state(model_, session_task.checkpoints);
   report::MemoryWatch watch(budget_bytes(options_.max_memory));
   session_task.memory = &watch;
-  session_task.planned_bytes = plan_.total() + estimate::kProgramBytes;
+  session_task.planned_bytes = plan_.held();
   session_task.device = device_;
   session_task.planned_device_bytes = device_plan_.total();
   session_task.settings = settings();
@@ -370,7 +370,7 @@ nlohmann::ordered_json TrainingJob::settings() {
     return parts;
   };
   auto planned = mib_of(plan_);
-  planned["the program"] = rounded(static_cast<double>(estimate::kProgramBytes) / (1 << 20), 1);
+  planned["the program"] = rounded(static_cast<double>(plan_.program) / (1 << 20), 1);
   Json settings = {{"command", options_.command},
                    {"flags", std::move(flags)},
                    {"launch", std::move(launched)},

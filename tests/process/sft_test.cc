@@ -360,7 +360,7 @@ TEST_F(Sft, ABudgetOfMemoryIsCheckedBeforeAndDuringTheRun) {
   const auto refused = train(2, "refused", flags + Words{"--max_memory", "50MB"});
   EXPECT_EQ(refused.exit_code, 2) << refused.err;
   EXPECT_TRUE(contains(refused.err, "--max_memory 50MB: a rank would hold")) << refused.err;
-  EXPECT_TRUE(contains(refused.err, "the program 110.0 MiB")) << refused.err;
+  EXPECT_TRUE(contains(refused.err, "the program 91.0 MiB")) << refused.err;
   EXPECT_FALSE(fs::exists(folder_ + "/refused/adapter_model.safetensors"));
 
   const auto roomy = train(1, "roomy", flags + Words{"--max_memory", "20GiB"});

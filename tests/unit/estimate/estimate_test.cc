@@ -53,6 +53,14 @@ TEST(RankMemory, GradientsOfEarlierForwardsAreWholeOnEachRank) {
   EXPECT_EQ(rank_bytes(sizes, in_16_bits), (4 + 8) * 2200 + 4 * 400 + 2 * 3 * 1000 + 2 * 4400);
 }
 
+TEST(RankMemory, RanksOfAHostShareTheProgram) {
+  constexpr std::int64_t kMiB = 1 << 20;
+  EXPECT_EQ(program_bytes(1, /*forked=*/true), 176 * kMiB);  // one is not forked
+  EXPECT_EQ(program_bytes(1, /*forked=*/false), 176 * kMiB);
+  EXPECT_EQ(program_bytes(2, /*forked=*/true), 91 * kMiB);
+  EXPECT_EQ(program_bytes(2, /*forked=*/false), 133 * kMiB);
+}
+
 TEST(RankMemory, TheHeadsGradientIsApartUntilItMayBeAddedToEarlierOnes) {
   const auto sizes = sizes_of(small_model(true));  // the root is a head of 20 by 20
   const RankJob job{.ranks = 2, .batch = {.accumulation = Accumulation::kUnsharded}};

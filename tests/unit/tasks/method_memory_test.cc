@@ -309,9 +309,9 @@ TEST(MethodMemoryOfModels, OfAHeadWithAnAdapterAllLogitsAreCounted) {
 INSTANTIATE_TEST_SUITE_P(Registry, MethodMemory, testing::ValuesIn(cases()), name_of);
 
 TEST(MemoryBudget, LeavesCopiesForSavesWhatThePlanDoesNotNeed) {
-  const estimate::RankPlan plan{{{"weights", 100 << 20}}, "update"};
+  const estimate::RankPlan plan{.parts = {{"weights", 100 << 20}}, .program = 90 << 20};
   comm::run_threads(2, [&](std::shared_ptr<comm::Communicator> group) {
-    const std::int64_t program = estimate::kProgramBytes >> 20;
+    const std::int64_t program = plan.program >> 20;
     const auto room = [&](std::int64_t mib) {
       return room_for_copies(plan, std::to_string(mib) + "MiB", *group) >> 20;
     };
