@@ -70,7 +70,7 @@ std::string CheckpointSaver::begin(std::int64_t step, std::string keep, std::int
   step_ = step;
   keep_ = std::move(keep);
   stage_ = Stage::kWriting;
-  queue_.allow_copies(copies_pay_ ? room : 0);
+  queue_.allow_copies(/*snapshots=*/copies_pay_ ? room : 0, /*moments=*/room);
   update_due_.reset();
   queue_.hold();
   return folder;

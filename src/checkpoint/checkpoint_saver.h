@@ -29,7 +29,7 @@ class CheckpointSaver {
   /// Returns the folder to write into; it exists. keep: a checkpoint that rotation leaves. room: the bytes that this
   /// rank may copy of what is written in the background. It copies where the optimizer would have waited longer for the
   /// save before than copies take; else what is written is read where it lies, and the optimizer's next update waits
-  /// for that.
+  /// for that. What is gathered for a moment is copied as far as there is room, and written at once beyond.
   std::string begin(std::int64_t step, std::string keep, std::int64_t room = std::numeric_limits<std::int64_t>::max());
   SaveQueue& queue() { return queue_; }
   /// Collective. Without a background thread the save is finished here.

@@ -41,7 +41,7 @@ void SaveQueue::push(std::function<void()> job) {
 void SaveQueue::push_with(const at::Tensor& tensor, std::function<void(const at::Tensor&)> job) {
   if (in_background()) {
     std::unique_lock lock(mutex_);
-    if (may_copy(tensor)) {
+    if (may_copy(tensor, moments_allowed_)) {
       lock.unlock();
       return push([job = std::move(job), copy = tensor.detach().clone()] { job(copy); });
     }
@@ -50,11 +50,11 @@ void SaveQueue::push_with(const at::Tensor& tensor, std::function<void(const at:
   run([&] { job(tensor); });
 }
 
-bool SaveQueue::may_copy(const at::Tensor& tensor) {
+bool SaveQueue::may_copy(const at::Tensor& tensor, std::int64_t allowed) {
   if (!tensor.is_cpu()) return true;
   const auto bytes = static_cast<std::int64_t>(tensor.nbytes());
   given_ += bytes;
-  if (bytes > allowed_ - copied_) return false;
+  if (bytes > allowed - copied_) return false;
   copied_ += bytes;
   return true;
 }
@@ -66,7 +66,7 @@ std::shared_ptr<const at::Tensor> SaveQueue::snapshot(const at::Tensor& tensor) 
   const auto storage = tensor.storage().getWeakStorageImpl();
   if (const auto known = snapshots_.find(place); known != snapshots_.end() && known->second.source == storage)
     if (auto taken = known->second.copy.lock()) return taken;
-  if (!may_copy(tensor)) {
+  if (!may_copy(tensor, snapshots_allowed_)) {
     reads_sources_ = true;
     return std::make_shared<const at::Tensor>(tensor.detach());
   }
@@ -86,9 +86,10 @@ std::shared_ptr<const at::Tensor> SaveQueue::snapshot(const at::Tensor& tensor) 
   return copy;
 }
 
-void SaveQueue::allow_copies(std::int64_t bytes) {
+void SaveQueue::allow_copies(std::int64_t snapshots, std::int64_t moments) {
   const std::lock_guard lock(mutex_);
-  allowed_ = bytes;
+  snapshots_allowed_ = snapshots;
+  moments_allowed_ = moments;
   given_ = copied_ = 0;
 }
 

@@ -39,8 +39,9 @@ class SaveQueue {
   /// What jobs may read of a tensor that the optimizer will change: a copy that the thread makes before all else, once
   /// for each tensor of a save, or the tensor, where no more may be copied (and with kNow).
   std::shared_ptr<const at::Tensor> snapshot(const at::Tensor& tensor);
-  /// Of the next save: how many bytes may be copied. What lies on a device is not counted: it comes to the host anyway.
-  void allow_copies(std::int64_t bytes);
+  /// Of the next save: how many bytes snapshot() may copy, and push_with(), whose copies are counted together. What
+  /// lies on a device is not counted: it comes to the host anyway.
+  void allow_copies(std::int64_t snapshots, std::int64_t moments);
   /// Since allow_copies(): what was given to snapshot() and push_with(), and what of it was copied.
   std::int64_t given_bytes() const;
   std::int64_t copied_bytes() const;
@@ -68,8 +69,8 @@ class SaveQueue {
  private:
   using Job = std::function<void()>;
   void run(const Job& job) noexcept;
-  /// Whether so many bytes may be copied, which counts them.
-  bool may_copy(const at::Tensor& tensor);
+  /// Whether it may be copied, which is counted. allowed: bytes.
+  bool may_copy(const at::Tensor& tensor, std::int64_t allowed);
   void finish_copies(std::unique_lock<std::mutex>& lock);
   void finish_jobs(std::unique_lock<std::mutex>& lock);
   void run_first_of(std::deque<Job>& jobs, int& running, std::unique_lock<std::mutex>& lock);
@@ -81,7 +82,8 @@ class SaveQueue {
   std::deque<Job> jobs_, copies_;
   int running_ = 0, copying_ = 0;  // at the moment
   bool held_ = false, ending_ = false;
-  std::int64_t allowed_ = std::numeric_limits<std::int64_t>::max(), given_ = 0, copied_ = 0;
+  std::int64_t snapshots_allowed_ = std::numeric_limits<std::int64_t>::max(), moments_allowed_ = snapshots_allowed_;
+  std::int64_t given_ = 0, copied_ = 0;
   std::chrono::steady_clock::time_point last_job_end_ = {};
   bool reads_sources_ = false;  // some of the jobs, for want of copies
   struct Snapshot {

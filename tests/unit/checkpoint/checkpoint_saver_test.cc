@@ -43,7 +43,7 @@ class Saver : public ::testing::TestWithParam<SaveQueue::Mode> {
   void save(CheckpointSaver& saver, fsdp::FullyShardedDataParallel& model, optim::Optimizer& optimizer,
             std::int64_t step) const {
     const std::string folder = saver.begin(step, "");
-    saver.queue().allow_copies(copies_);
+    saver.queue().allow_copies(copies_, copies_);
     checkpoint::push_training_state(model, optimizer, checkpoint::training_state_folder(folder), saver.queue());
     checkpoint::save_pretrained(model, {.files = {.model = folder, .tokenizer = {}}}, folder, &saver.queue());
     saver.end();

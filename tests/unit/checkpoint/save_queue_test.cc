@@ -26,7 +26,7 @@ TEST(SaveQueue, TakesNoSignalsInTheBackground) {
 /// Two tensors of which one may be copied: what a job reads of them, though both change after wait_copied().
 std::vector<float> read_beside_changes(bool held) {
   SaveQueue queue(SaveQueue::Mode::kBackground);
-  queue.allow_copies(2 * sizeof(float));
+  queue.allow_copies(2 * sizeof(float), 2 * sizeof(float));
   queue.hold();
   const auto small = at::ones({2}), large = at::ones({4});
   const auto copy = queue.snapshot(small), same = queue.snapshot(large);
@@ -53,7 +53,7 @@ TEST(SaveQueue, WaitsForWhatReadsTensorsThatMayNotBeCopied) {
 
 TEST(SaveQueue, ReadsWhatIsValidForAMomentAtOnceWhereItMayNotBeCopied) {
   SaveQueue queue(SaveQueue::Mode::kBackground);
-  queue.allow_copies(2 * sizeof(float));
+  queue.allow_copies(2 * sizeof(float), 2 * sizeof(float));
   queue.hold();
   std::vector<std::pair<float, const void*>> read;
   const auto job = [&](const at::Tensor& t) { read.emplace_back(t[0].item<float>(), t.data_ptr()); };
@@ -69,10 +69,25 @@ TEST(SaveQueue, ReadsWhatIsValidForAMomentAtOnceWhereItMayNotBeCopied) {
   EXPECT_EQ(read[0].first, 1);
   EXPECT_NE(read[0].second, tensor.data_ptr());
   EXPECT_EQ(read[1], std::pair(2.F, static_cast<const void*>(tensor.data_ptr())));
-  queue.allow_copies(2 * sizeof(float));  // of the next save
+  queue.allow_copies(2 * sizeof(float), 2 * sizeof(float));  // of the next save
   queue.push_with(tensor, job);
   queue.wait_idle();
   EXPECT_NE(read.back().second, tensor.data_ptr());
+}
+
+TEST(SaveQueue, MayCopyWhatIsValidForAMomentAlone) {
+  SaveQueue queue(SaveQueue::Mode::kBackground);
+  queue.allow_copies(/*snapshots=*/0, /*moments=*/8);
+  queue.hold();
+  const auto tensor = at::ones({2});
+  const void* read = nullptr;
+  EXPECT_EQ(queue.snapshot(tensor)->data_ptr(), tensor.data_ptr());
+  queue.push_with(tensor, [&](const at::Tensor& t) { read = t.data_ptr(); });
+  EXPECT_EQ(read, nullptr);
+  queue.release();
+  queue.wait_idle();
+  EXPECT_NE(read, nullptr);
+  EXPECT_NE(read, tensor.data_ptr());
 }
 
 }  // namespace
