@@ -149,11 +149,11 @@ TEST_F(Saves, CopyWhereTheOneBeforeHeldTheUpdateForLonger) {
       saver.finish();
       return read->data_ptr() != tensor.data_ptr();
     };
-    EXPECT_FALSE(copies(1, 20, /*updates=*/true));
-    EXPECT_TRUE(copies(2, 20, /*updates=*/true));    // would have held it, too
+    EXPECT_FALSE(copies(1, 300, /*updates=*/true));
+    EXPECT_TRUE(copies(2, 300, /*updates=*/true));   // would have held it, too
     EXPECT_TRUE(copies(3, 0, /*updates=*/false));    // written before the update
     EXPECT_FALSE(copies(4, 20, /*updates=*/false));  // training ended
-    EXPECT_FALSE(copies(5, 20, /*updates=*/true));
+    EXPECT_FALSE(copies(5, 300, /*updates=*/true));
     saver.begin(6, "", /*room=*/15);
     EXPECT_EQ(saver.queue().snapshot(tensor)->data_ptr(), tensor.data_ptr());
     saver.end();
