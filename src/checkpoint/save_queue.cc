@@ -66,12 +66,13 @@ std::shared_ptr<const at::Tensor> SaveQueue::snapshot(const at::Tensor& tensor) 
   const auto storage = tensor.storage().getWeakStorageImpl();
   if (const auto known = snapshots_.find(place); known != snapshots_.end() && known->second.source == storage)
     if (auto taken = known->second.copy.lock()) return taken;
-  if (!may_copy(tensor, snapshots_allowed_)) {
-    reads_sources_ = true;
-    return std::make_shared<const at::Tensor>(tensor.detach());
-  }
   const auto copy = std::make_shared<at::Tensor>();
   snapshots_.insert_or_assign(place, Snapshot{copy, storage});
+  if (!may_copy(tensor, snapshots_allowed_)) {
+    reads_sources_ = true;
+    *copy = tensor.detach();
+    return copy;
+  }
   // Plain memcpy: torch's copy would start a second team of threads beside training's.
   copies_.push_back([copy, source = tensor.detach()] {
     if (!source.is_cpu()) {

@@ -32,6 +32,8 @@ std::vector<float> read_beside_changes(bool held) {
   const auto copy = queue.snapshot(small), same = queue.snapshot(large);
   EXPECT_EQ(queue.copied_bytes(), 8);
   EXPECT_EQ(same->data_ptr(), large.data_ptr());
+  EXPECT_EQ(queue.snapshot(large), same);
+  EXPECT_EQ(queue.given_bytes(), 8 + 16);  // once each
   std::vector<float> read;
   queue.push([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
