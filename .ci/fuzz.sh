@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Runs the libFuzzer targets of tests/fuzz from their committed seeds (tests/fuzz/seeds/<target without fuzz_>) with the words of
-# their language, where it has any (tests/fuzz/dictionaries), one for each core at a time. Without arguments, as in .ci/run: the
-# same inputs each time, on a machine of any speed, so that a change is refused for what it changed: 10,000 a target. With
-# SECONDS: other inputs each time, the time shared equally; new ones stay in build/fuzz/corpus. Names behind it choose targets:
+# their language, where it has any (tests/fuzz/dictionaries), one for each core at a time. Without arguments, as in .ci/run: 60 s
+# a target, the same inputs in the same order each time, so that a change is refused for what it changed. With SECONDS: other
+# inputs each time, the time shared equally; new ones stay in build/fuzz/corpus. Names behind it choose targets:
 # .ci/fuzz.sh 600 fuzz_regex fuzz_wire.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -29,7 +29,7 @@ if [ -n "$total" ]; then
     limits=(-max_total_time=$((seconds > 0 ? seconds : 1)))
     corpora=build/fuzz/corpus
 else
-    limits=(-runs=10000 -seed=1)
+    limits=(-max_total_time=60 -seed=1)
     corpora=$(mktemp -d build/fuzz/same.XXXXXX)  # of no earlier run
     trap 'rm -rf "$corpora"' EXIT
 fi

@@ -38,8 +38,9 @@ std::shared_ptr<Communicator> connect(const RendezvousOptions& options) {
     share_cores(at::get_num_threads(), 1);
     return make_solo();
   }
-  const HostsRendezvous rendezvous{environment, connections++, options.init_timeout,
-                                   operation_timeout(options.op_timeout)};
+  const auto op_timeout = operation_timeout(options.op_timeout);
+  const HostsRendezvous rendezvous{environment, connections++, meeting_timeout(options.init_timeout, op_timeout),
+                                   op_timeout};
   const bool one_host = on_one_host(environment);
   if (backend == "shm" && !one_host && environment.local_world_size >= 0) {
     throw ConfigError(fmt::format("The backend 'shm' is for one host, and {} of {} ranks are on this one.",

@@ -23,7 +23,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 /// Time in which ranks that fail for the same reason may say so themselves before they are ended; more where the first
-/// only says that another is lost, which may take longer to end.
+/// did not say why it ended: those that notice its loss say what all were doing.
 constexpr std::chrono::milliseconds kSettle{200}, kSettleWithoutCause{2'000};
 
 /// Signals so close to each other are one request: `timeout`, service managers and clusters send several.
@@ -199,7 +199,7 @@ class Supervisor {
     const Ending& cause = *cause_.found();
     if (stage_ != Stage::kRunning || (forwarded_ != 0 && !cause.by_signal)) return;
     stage_ = Stage::kSettling;
-    deadline_ = Clock::now() + (cause.lost_a_peer() ? kSettleWithoutCause : kSettle);
+    deadline_ = Clock::now() + (cause.by_signal || cause.lost_a_peer() ? kSettleWithoutCause : kSettle);
   }
 
   /// Ranks that end because of a signal from here, or because others did, are no news.

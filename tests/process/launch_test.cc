@@ -148,6 +148,14 @@ TEST(Launch, NamesTheSignalOfAKilledRank) {
       << r.err;
 }
 
+TEST(Launch, RanksHaveTimeToSayWhatTheyWereDoingWhenAnotherIsKilled) {
+  const Finished r = run_launch({"--num_processes", "2"},
+                                "[ $RANK = 1 ] && kill -9 $$; sleep 0.7; echo lost rank 1 in a gather >&2; exit 5");
+  EXPECT_EQ(r.exit_code, 137);
+  EXPECT_TRUE(contains(r.err, "lost rank 1 in a gather")) << r.err;
+  EXPECT_TRUE(contains(r.err, "rank 1 failed with signal 9")) << r.err;
+}
+
 TEST(Launch, BlamesRankZeroWhereAllFailAlike) {
   const Finished r = run_launch({"--num_processes", "2"}, "[ $RANK = 0 ] && sleep 0.05; echo bad flag >&2; exit 2");
   EXPECT_EQ(r.exit_code, 2);

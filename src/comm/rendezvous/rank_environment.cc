@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
@@ -137,6 +138,10 @@ std::chrono::milliseconds operation_timeout(std::chrono::milliseconds otherwise)
                       "TESSERA_COMM_TIMEOUT_S");
   }
   return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
+}
+
+std::chrono::milliseconds meeting_timeout(std::chrono::milliseconds init, std::chrono::milliseconds operation) {
+  return std::min(init, std::max<std::chrono::milliseconds>(operation, std::chrono::seconds(10)));
 }
 
 }  // namespace tessera::comm

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <system_error>
 
+#include "comm/rendezvous/rank_environment.h"
 #include "comm/shm/shm_host.h"
 #include "support/few_threads.h"
 #include "tessera/base/error.h"
@@ -124,6 +125,14 @@ TEST(Fault, AMissingRankEndsTheRendezvous) {
 TEST(Connect, WithoutVariablesIsAWorldOfOne) {
   EXPECT_EQ(connect()->backend(), "solo");
   EXPECT_THROW(connect({.backend = "mpi"}), ConfigError);
+}
+
+TEST(Connect, RanksWaitForEachOtherNoLongerThanForAnOperation) {
+  using std::chrono::seconds;
+  EXPECT_EQ(meeting_timeout(seconds(300), seconds(1800)), seconds(300));
+  EXPECT_EQ(meeting_timeout(seconds(300), seconds(60)), seconds(60));
+  EXPECT_EQ(meeting_timeout(seconds(300), seconds(2)), seconds(10));  // ranks do not start at the same moment
+  EXPECT_EQ(meeting_timeout(seconds(1), seconds(2)), seconds(1));
 }
 
 TEST(Connect, RefusesContradictoryVariables) {
