@@ -56,6 +56,16 @@ RowMark TokenizedPairs::mark(std::int64_t i) const {
   return {static_cast<std::int64_t>(row.source.size() + row.target.size()), checksum};
 }
 
+PairLengths longest_rows(const TokenizedPairs& pairs, const CollateOptions& options) {
+  PairLengths out;
+  for (const auto& row : pairs.rows) {
+    out.source = std::max(out.source, static_cast<std::int64_t>(row.source.size()));
+    out.target = std::max(out.target, static_cast<std::int64_t>(row.target.size()));
+  }
+  if (options.padding == Padding::kMaxLength) out.target = options.max_target_length;
+  return out;
+}
+
 PairBatch collate(const TokenizedPairs& pairs, const std::vector<std::int64_t>& rows, const CollateOptions& options) {
   const auto count = std::max<std::int64_t>(1, static_cast<std::int64_t>(rows.size()));
   std::int64_t s = 1, t = 1;

@@ -63,6 +63,12 @@ struct PairBatch {
   std::int64_t label_count = 0;  // labels != -100
 };
 
+/// Tokens of the longest row: of what a model computes with, so that a target is padded and a source is not.
+struct PairLengths {
+  std::int64_t source = 0, target = 0;
+};
+PairLengths longest_rows(const TokenizedPairs& pairs, const CollateOptions& options);
+
 /// `rows` as EpochSampler::next() gives them. Of no rows: one row of padding, number -1, without labels, with which a
 /// rank takes part in a batch that has nothing for it.
 PairBatch collate(const TokenizedPairs& pairs, const std::vector<std::int64_t>& rows, const CollateOptions& options);

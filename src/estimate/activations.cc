@@ -33,6 +33,7 @@ constexpr std::int64_t kWorkingHidden = 8, kWorkingInner = 3;  // as runs of dec
 
 struct BlockShape {
   std::int64_t kept = 0, widest = 0, inner = 0, widest_side = 0, hidden = 0, attended = 0, heads = 0, device_heads = 0;
+  std::int64_t of_encoder = 0;
   /// Of the feed-forward layer: gate and up may be one matrix.
   std::int64_t inner_size() const { return inner > 0 ? std::min(inner, widest) : widest; }
   void add(const ModelTensor& t) {
@@ -45,6 +46,8 @@ struct BlockShape {
       hidden = outputs;
       kept += t.kept_outputs.value_or(outputs);  // the residual stream after the branch before
       is_in_attention(path) ? attended += inputs : inner = std::max(inner, inputs);
+    } else if (t.reads_encoder) {
+      of_encoder += outputs;
     } else {
       kept += t.kept_outputs.value_or(outputs);
       if (!is_in_attention(path)) widest = std::max(widest, outputs);
@@ -70,11 +73,29 @@ bool sees_tokens(const std::string& parameter, std::int64_t experts_per_token) {
   return at == std::string::npos || std::atoll(parameter.c_str() + at + kExperts.size()) < experts_per_token;
 }
 
-ActivationShape activation_shape(const std::vector<ModelTensor>& tensors) {
+void BatchShape::put_in_front(std::int64_t tokens) {
+  if (length > 0) (encoder_length > 0 ? encoder_length : length) += tokens;
+}
+
+BatchShape BatchShape::of_encoder() const {
+  BatchShape out = *this;
+  if (encoder_length > 0) out.length = encoder_length;
+  out.encoder_length = 0;
+  return out;
+}
+
+std::int64_t BatchShape::tokens_of(const ModelTensor& tensor) const {
+  return tensor.in_encoder || tensor.reads_encoder ? of_encoder().tokens() : tokens();
+}
+
+namespace {
+
+ActivationShape shape_of(const std::vector<ModelTensor>& tensors, bool of_encoder) {
   std::map<std::string, BlockShape> blocks;
   ActivationShape out;
   std::int64_t table = 0, head = 0;
   for (const auto& t : tensors) {
+    if (t.in_encoder != of_encoder) continue;
     const auto unit = unit_of(t.name);
     if (t.packed_bytes > 0 && unit.empty() && is_head(t.name)) out.packed_head = true;
     if (t.shape.size() != 2) continue;
@@ -95,6 +116,8 @@ ActivationShape activation_shape(const std::vector<ModelTensor>& tensors) {
     const auto kept = block.kept + block.attended;  // what a gate or an activation made is remade
     out.kept += kept;
     out.attended += block.attended;
+    out.of_encoder += block.of_encoder;
+    out.of_encoder_largest = std::max(out.of_encoder_largest, block.of_encoder);
     out.heads += block.heads;
     out.heads_largest = std::max(out.heads_largest, block.heads);
     out.device_heads += block.device_heads;
@@ -107,8 +130,6 @@ ActivationShape activation_shape(const std::vector<ModelTensor>& tensors) {
   return out;
 }
 
-namespace {
-
 /// Layers of a block with the same name of their input get the same: q, k and v, or gate and up.
 std::string input_of(const std::string& module) {
   const bool of_encoder = module.find("EncDecAttention") != std::string::npos && !module.ends_with(".q");
@@ -116,9 +137,8 @@ std::string input_of(const std::string& module) {
   return module.substr(0, module.rfind('.')) + (of_encoder ? " of the encoder" : "");
 }
 
-}  // namespace
-
-AdapterActivations adapter_activations(const std::vector<ModelTensor>& tensors, const OfAdapter& of_adapter) {
+AdapterActivations activations_of(const std::vector<ModelTensor>& tensors, const OfAdapter& of_adapter,
+                                  bool of_encoder) {
   struct Input {
     std::string unit;
     std::int64_t size = 0;
@@ -129,7 +149,7 @@ AdapterActivations adapter_activations(const std::vector<ModelTensor>& tensors, 
   std::map<std::string, Input> inputs;
   AdapterActivations out;
   for (const auto& t : tensors) {
-    if (!is_linear(t) || !sees_tokens(t.name, t.experts_per_token)) continue;
+    if (t.in_encoder != of_encoder || !is_linear(t) || !sees_tokens(t.name, t.experts_per_token)) continue;
     const auto module = module_of(t.name);
     const auto bytes = of_adapter(t);
     const auto [input, is_new] = inputs.try_emplace(input_of(module));
@@ -153,6 +173,22 @@ AdapterActivations adapter_activations(const std::vector<ModelTensor>& tensors, 
     out.largest_unread = std::max(out.largest_unread, of_block);
   }
   return out;
+}
+
+}  // namespace
+
+ActivationShape activation_shape(const std::vector<ModelTensor>& tensors) {
+  return shape_of(tensors, /*of_encoder=*/false);
+}
+ActivationShape encoder_shape(const std::vector<ModelTensor>& tensors) {
+  return shape_of(tensors, /*of_encoder=*/true);
+}
+
+AdapterActivations adapter_activations(const std::vector<ModelTensor>& tensors, const OfAdapter& of_adapter) {
+  return activations_of(tensors, of_adapter, /*of_encoder=*/false);
+}
+AdapterActivations encoder_adapter_activations(const std::vector<ModelTensor>& tensors, const OfAdapter& of_adapter) {
+  return activations_of(tensors, of_adapter, /*of_encoder=*/true);
 }
 
 std::int64_t whole_logits_bytes(const ActivationShape& shape, std::int64_t tokens) {
@@ -199,8 +235,10 @@ ActivationBytes activation_bytes(const ActivationShape& shape, const AdapterActi
   if (tokens == 0) return {};
   // Attention goes by blocks of queries (nn/ops/attention.cc), with a block's probabilities and their gradient. In
   // backward the feed-forward layer's memory is free again.
+  const std::int64_t encoded = shape.of_encoder > 0 ? batch.of_encoder().tokens() * compute_bytes : 0;
+  const std::int64_t keys = encoded > 0 ? std::max(batch.length, batch.of_encoder().length) : batch.length;
   const std::int64_t scores =
-      std::min(kScoresOfBlock, shape.heads_working * std::min(batch.length, kQueriesOfBlock) * batch.length);
+      std::min(kScoresOfBlock, shape.heads_working * std::min(batch.length, kQueriesOfBlock) * keys);
   const bool widens = products == Products::kWidened;
   // Each table and the positions that it is made of are kept; its products with a row's tokens, and in backward their
   // gradients, are there in float32 for a while.
@@ -211,18 +249,21 @@ ActivationBytes activation_bytes(const ActivationShape& shape, const AdapterActi
                                     positions * batch.length * 8 * heads_at_once * shape.position_tables;
   const std::int64_t table = positions * compute_bytes * shape.hidden;
   const std::int64_t tables = shape.position_tables > 0 ? table * (1 + shape.position_tables) : 0;
-  const std::int64_t working = std::max(one * shape.working, in_attention);
+  // Of keys and values that the encoder's tokens gave, and of those tokens: gradients, which the blocks sum up.
+  const std::int64_t of_encoder = encoded * (shape.of_encoder_largest + 2 * shape.hidden);
+  const std::int64_t working = std::max(one * shape.working, in_attention + of_encoder);
   ActivationBytes out;
   if (batch.checkpointing) {
-    out.kept = one * shape.blocks * shape.hidden;
+    out.kept = one * shape.blocks * shape.hidden + encoded * shape.hidden;
     out.first = one * shape.hidden;
-    out.working = working + tables +
+    out.working = working + tables + encoded * shape.of_encoder_largest +
                   one * (shape.largest - adapters.largest_unread - shape.hidden + batch.length * shape.heads_largest) +
                   adapters.working + adapters.largest;
   } else {
     constexpr std::int64_t kStatistic = 4;  // a number of each query and head
     out.kept = one * (shape.kept - adapters.unread + batch.length * shape.heads) + adapters.kept +
-               shape.blocks * tables - adapters.unread_positions * table + kStatistic * tokens * shape.device_heads;
+               encoded * (shape.hidden + shape.of_encoder) + shape.blocks * tables - adapters.unread_positions * table +
+               kStatistic * tokens * shape.device_heads;
     out.first = one * (shape.largest - adapters.largest_unread + batch.length * shape.heads_largest) +
                 adapters.largest + tables;
     out.working = working + adapters.working;

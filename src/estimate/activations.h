@@ -11,7 +11,7 @@
 
 namespace tessera::estimate {
 
-/// Elements for each token.
+/// Of a stack of blocks: elements for each token.
 struct ActivationShape {
   std::int64_t hidden = 0;  // of the residual stream
   std::int64_t blocks = 0;
@@ -30,12 +30,16 @@ struct ActivationShape {
   std::int64_t heads_working = 0;  // of one attention, which makes the scores of a part of them at a time
   // The same on GPUs, where more of them are kept.
   std::int64_t device_heads = 0, device_heads_largest = 0;
+  // For each token that an encoder gave to the stack, by all blocks and by one.
+  std::int64_t of_encoder = 0, of_encoder_largest = 0;
   // Tables of positions for scores of distances: their rows, and how many one attention makes.
   std::int64_t positions = 0, position_tables = 0;
 };
 
-/// All zero for a model without blocks.
+/// Of the decoder of an encoder-decoder model, of other models' only stack; all zero where there are no blocks.
 ActivationShape activation_shape(const std::vector<ModelTensor>& tensors);
+/// Of the encoder of an encoder-decoder model; all zero for other models.
+ActivationShape encoder_shape(const std::vector<ModelTensor>& tensors);
 
 /// The projections that end a branch and add to the residual stream, by their path.
 bool closes_branch(const std::string& path);
@@ -57,7 +61,9 @@ struct AdapterActivations {
 };
 /// Of the adapter of a matrix; all zero: it has none.
 using OfAdapter = std::function<AdapterBytes(const ModelTensor&)>;
+/// Of the same stacks as activation_shape() and encoder_shape().
 AdapterActivations adapter_activations(const std::vector<ModelTensor>& tensors, const OfAdapter& of_adapter);
+AdapterActivations encoder_adapter_activations(const std::vector<ModelTensor>& tensors, const OfAdapter& of_adapter);
 
 /// Gradients of a step's earlier batches: each rank keeps whole ones, or they are summed over ranks into its slices.
 enum class Accumulation { kNone, kUnsharded, kSharded };
@@ -67,7 +73,14 @@ struct BatchShape {
   std::int64_t rows = 1, length = 0;  // of a rank in one forward; 0: activations are not counted
   bool checkpointing = false;         // blocks keep their inputs alone
   Accumulation accumulation = Accumulation::kNone;
+  std::int64_t encoder_length = 0;  // of an encoder's rows, `length` is the decoder's then; 0: the same
   std::int64_t tokens() const { return rows * length; }
+  /// Of every row, and of an encoder-decoder model of the encoder's: a prompt's virtual tokens.
+  void put_in_front(std::int64_t tokens);
+  /// What the encoder is given.
+  BatchShape of_encoder() const;
+  /// Those that a matrix is given.
+  std::int64_t tokens_of(const ModelTensor& tensor) const;
 };
 
 struct ActivationBytes {

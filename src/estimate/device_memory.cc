@@ -95,13 +95,24 @@ struct DeviceParts {
                head_last = 0;  // gradients of the head: until, and when, the table's comes
 
  private:
+  struct OfStack {
+    std::int64_t kept = 0, block = 0;
+  };
   void add_activations(const DeviceJob& job);
+  OfStack kept_by(ActivationShape a, AdapterActivations adapters, const BatchShape& batch) const;
   void add_head(const ModelSizes& s, const DeviceJob& job);
   std::int64_t working_of_block(const DeviceJob& job) const;
 
   std::int64_t compute_;   // bytes of an element
   std::int64_t unpacked_;  // the largest packed matrix
+  const DeviceShape& shape_;
 };
+
+/// Of the stack that is given more.
+std::int64_t most_tokens(const DeviceJob& job) {
+  const auto tokens = job.batch.tokens();
+  return job.encoder.blocks > 0 ? std::max(tokens, job.batch.of_encoder().tokens()) : tokens;
+}
 
 /// With each other: those of a host under hybrid strategies.
 int ranks_that_shard(const DeviceJob& job) {
@@ -113,7 +124,9 @@ int ranks_that_shard(const DeviceJob& job) {
 }
 
 DeviceParts::DeviceParts(const ModelSizes& s, const DeviceJob& job)
-    : compute_(job.low_precision ? 2 : 4), unpacked_(s.packed > 0 ? compute_ * job.shape.largest_matrix : 0) {
+    : compute_(job.low_precision ? 2 : 4),
+      unpacked_(s.packed > 0 ? compute_ * job.shape.largest_matrix : 0),
+      shape_(job.shape) {
   using config::ShardingStrategy;
   const bool released = job.strategy == ShardingStrategy::kFullShard || job.strategy == ShardingStrategy::kHybridShard;
   const auto dense = s.trainable + s.frozen_mapped + s.frozen_cast;
@@ -160,7 +173,7 @@ DeviceParts::DeviceParts(const ModelSizes& s, const DeviceJob& job)
 
 /// The largest of three moments.
 std::int64_t DeviceParts::working_of_block(const DeviceJob& job) const {
-  const auto tokens = job.batch.tokens(), one = tokens * compute_;
+  const auto tokens = most_tokens(job), one = tokens * compute_;
   const auto& d = job.shape;
   const auto& a = job.activations;
   // Of the feed-forward layer's last projection: the gradient of its input, that input made again, and, in the same
@@ -177,24 +190,32 @@ std::int64_t DeviceParts::working_of_block(const DeviceJob& job) const {
 }
 
 void DeviceParts::add_activations(const DeviceJob& job) {
-  const auto tokens = job.batch.tokens(), one = tokens * compute_;
-  if (tokens == 0) return;
-  const auto& d = job.shape;
-  auto a = job.activations;
-  const auto kept_heads = a.device_heads;
-  a.heads = a.heads_largest = a.device_heads = 0;
-  // Of attention that keeps its probabilities: they are there in 32 bits, too.
-  const std::int64_t pair = tokens * job.batch.length * (compute_ == 4 ? 4 : compute_ + 4);
-  const std::int64_t statistics = 4 * tokens;
-  auto adapters = job.adapters;
-  adapters.unread = adapters.largest_unread = 0;  // FlashAttention keeps what it gives; of experts it was not measured
-  kept = activation_bytes(a, adapters, job.batch, compute_).kept;
-  if (!job.batch.checkpointing) kept += statistics * d.heads + pair * kept_heads;
-  block = one * (a.largest - a.hidden) + statistics * d.heads_largest + pair * a.device_heads_largest +
-          job.adapters.largest;
+  if (job.batch.tokens() == 0) return;
+  const auto decoder = kept_by(job.activations, job.adapters, job.batch);
+  const auto encoder = kept_by(job.encoder, job.encoder_adapters, job.batch.of_encoder());
+  kept = decoder.kept + encoder.kept;
+  block = std::max(decoder.block, encoder.block);
   // Beside it: the gradient that comes in, and the block's output (with checkpointing) or the input of the first block,
   // which is kept beside the norm of it where neither needs a gradient.
-  working = working_of_block(job) + one * 2 * a.hidden;
+  working = working_of_block(job) + most_tokens(job) * compute_ * 2 * job.activations.hidden;
+}
+
+DeviceParts::OfStack DeviceParts::kept_by(ActivationShape a, AdapterActivations adapters,
+                                          const BatchShape& batch) const {
+  if (a.blocks == 0) return {};
+  const auto tokens = batch.tokens(), one = tokens * compute_;
+  const auto kept_heads = a.device_heads;
+  a.heads = a.heads_largest = a.device_heads = 0;
+  // Of attention that keeps its probabilities: they are there in 32 bits, too. Half of a decoder's that has an encoder
+  // looks at the encoder's tokens.
+  const std::int64_t keys = a.of_encoder > 0 ? (batch.length + batch.of_encoder().length) / 2 : batch.length;
+  const std::int64_t pair = tokens * keys * (compute_ == 4 ? 4 : compute_ + 4), statistics = 4 * tokens;
+  const auto of_block = one * (a.largest - a.hidden) + statistics * shape_.heads_largest +
+                        pair * a.device_heads_largest + adapters.largest;
+  adapters.unread = adapters.largest_unread = 0;  // FlashAttention keeps what it gives; of experts it was not measured
+  auto all = activation_bytes(a, adapters, batch, compute_).kept;
+  if (!batch.checkpointing) all += statistics * shape_.heads + pair * kept_heads;
+  return {all, of_block};
 }
 
 void DeviceParts::add_head(const ModelSizes& s, const DeviceJob& job) {

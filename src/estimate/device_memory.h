@@ -31,8 +31,8 @@ struct DeviceJob {
   bool optimizer_on_host = false;  // computes_on_host()
   bool head_trains = false;
   DeviceShape shape = {};
-  ActivationShape activations = {};
-  AdapterActivations adapters = {};  // of this batch
+  ActivationShape activations = {}, encoder = {};
+  AdapterActivations adapters = {}, encoder_adapters = {};  // of this batch
   BatchShape batch = {};
 };
 

@@ -70,9 +70,10 @@ PlanRequest request_of(const EstimateOptions& o, bool with_adapter, bool on_disk
   r.optim_args = o.optim_args;
   r.optim_target_modules = o.optim_target_modules;
   r.batch = {.rows = o.per_device_train_batch_size,
-             .length = o.max_seq_length,
+             .length = o.max_target_length > 0 ? o.max_target_length : o.max_seq_length,
              .checkpointing = o.gradient_checkpointing,
-             .accumulation = accumulation_of(o.gradient_accumulation_steps, o.sync_each_batch, o.num_processes)};
+             .accumulation = accumulation_of(o.gradient_accumulation_steps, o.sync_each_batch, o.num_processes),
+             .encoder_length = o.max_target_length > 0 ? o.max_seq_length : 0};
   r.on_disk = on_disk;
   r.offload_params = o.fsdp_offload_params;
   return r;
@@ -159,12 +160,14 @@ std::string memory_tables(const EstimateOptions& options, const Memory& memory,
   rows.reserve(jobs.size());
   for (const auto& job : jobs) rows.push_back(rank_row(job, memory, tensors));
   const auto hosts = options.num_machines == 1 ? "one host" : fmt::format("{} hosts", options.num_machines);
-  return framed_table(fmt::format("Peak of {} in fine-tuning here: {}, {} rank(s) of {}, {}, {} x {} tokens{}",
-                                  memory.of_what, options.optim, options.num_processes, hosts,
-                                  options.mixed_precision == "no" ? "fp32" : options.mixed_precision,
-                                  options.per_device_train_batch_size, options.max_seq_length,
-                                  options.gradient_checkpointing ? ", checkpointed" : ""),
-                      {"what trains", "FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"}, rows) +
+  return framed_table(
+             fmt::format("Peak of {} in fine-tuning here: {}, {} rank(s) of {}, {}, {} x {} tokens{}{}", memory.of_what,
+                         options.optim, options.num_processes, hosts,
+                         options.mixed_precision == "no" ? "fp32" : options.mixed_precision,
+                         options.per_device_train_batch_size, options.max_seq_length,
+                         options.max_target_length > 0 ? fmt::format(" and {}", options.max_target_length) : "",
+                         options.gradient_checkpointing ? ", checkpointed" : ""),
+             {"what trains", "FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"}, rows) +
          parts_table(jobs, memory, tensors);
 }
 
@@ -327,6 +330,8 @@ std::optional<EstimateOptions> parse_estimate(const std::vector<std::string>& ar
   table.add(&o.per_device_train_batch_size, {"--per_device_train_batch_size"}, "rows of a rank in one forward", group);
   table.add(&o.max_seq_length, {"--max_seq_length", "--max_seq_len", "--max_length"},
             "tokens of a row; 0: activations are not counted", group);
+  table.add(&o.max_target_length, {"--max_target_length"},
+            "tokens of what an encoder-decoder model answers; 0: as many as of a row", group);
   table.add(&o.gradient_checkpointing, {"--gradient_checkpointing", "--fsdp_activation_checkpointing"},
             "blocks run again in backward", group);
   table.add(&o.load_in_4bit, {"--use_4bit_quantization", "--load_in_4bit"},
@@ -370,7 +375,9 @@ std::optional<EstimateOptions> parse_estimate(const std::vector<std::string>& ar
   problems.require(o.per_device_train_batch_size >= 1, "--per_device_train_batch_size must be at least 1",
                    "per_device_train_batch_size");
   problems.require(o.max_seq_length >= 0, "--max_seq_length must be at least 0", "max_seq_length");
-  const double length = static_cast<double>(o.max_seq_length);
+  problems.require(o.max_target_length >= 0 && (o.max_target_length == 0 || o.max_seq_length > 0),
+                   "--max_target_length must be at least 0, and needs --max_seq_length", "max_target_length");
+  const double length = static_cast<double>(std::max(o.max_seq_length, o.max_target_length));
   problems.require(static_cast<double>(o.per_device_train_batch_size) * length * length <= kMostPairs,
                    fmt::format("--max_seq_length {} with {} row(s) is more than can be counted here; of one row "
                                "16,777,216 tokens are the most",
@@ -390,6 +397,9 @@ std::optional<EstimateOptions> parse_estimate(const std::vector<std::string>& ar
 
 void print_estimate(const EstimateOptions& options, const std::vector<ModelTensor>& tensors, std::ostream& out,
                     const MeasureRates& measure) {
+  require_option(options.max_target_length == 0 || encoder_shape(tensors).blocks > 0,
+                 "--max_target_length: the model has no encoder; --max_seq_length gives the tokens of a row",
+                 "max_target_length");
   const auto jobs = jobs_of(options, tensors);
   std::int64_t total = 0, trained = 0;
   for (const auto& t : tensors) total += t.numel();

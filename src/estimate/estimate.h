@@ -21,6 +21,7 @@ struct EstimateOptions {
   std::string optim = "adamw_torch", optim_args;
   std::vector<std::string> optim_target_modules = {"all-linear"};
   std::int64_t per_device_train_batch_size = 1, max_seq_length = 512;
+  std::int64_t max_target_length = 0;  // of an encoder-decoder model; 0: as max_seq_length
   bool gradient_checkpointing = false;
   bool load_in_4bit = false, use_nested_quant = false, load_in_8bit = false;
   std::string device = "auto";

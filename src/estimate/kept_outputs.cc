@@ -72,7 +72,9 @@ void describe_kept_outputs(const families::FamilyConfig& config, std::vector<Mod
   const auto* bert = std::get_if<families::BertConfig>(&config);
   for (auto& t : tensors) {
     const auto module = module_of(t.name);
+    t.in_encoder = t5 && module.starts_with("encoder.");
     if (!is_linear(t)) continue;
+    t.reads_encoder = t5 && (module.ends_with("EncDecAttention.k") || module.ends_with("EncDecAttention.v"));
     if (bert && bert->is_deberta()) {
       const bool of_positions = last_part(module).starts_with("pos_");
       if (of_positions) t.kept_outputs = 0;  // of no token

@@ -33,6 +33,8 @@ struct ModelTensor {
   /// Of a matrix in a block: it reads the residual stream as it is, which nothing else there keeps for backward.
   bool reads_stream = false;
   bool in_out = false;  // a matrix [in, out]: GPT-2's Conv1D
+  /// Of an encoder-decoder model: it lies in the encoder; or in the decoder, and is given the encoder's tokens.
+  bool in_encoder = false, reads_encoder = false;
   std::int64_t numel() const;
 };
 

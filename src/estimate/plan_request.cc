@@ -211,18 +211,29 @@ namespace {
 /// A prompt's tokens stand in front of every row.
 BatchShape batch_of(const PlanRequest& request) {
   auto batch = request.batch;
-  if (request.adapter && batch.length > 0)
-    batch.length += tokens_in_front(request.adapter->peft_type, request.adapter->num_virtual_tokens);
+  if (request.adapter)
+    batch.put_in_front(tokens_in_front(request.adapter->peft_type, request.adapter->num_virtual_tokens));
   return batch;
 }
 
-OfAdapter of_adapter(const AdapterRequest& adapter, const LayerBatch& batch) {
+OfAdapter of_adapter(const AdapterRequest& adapter, const BatchShape& batch, std::int64_t element_bytes) {
   auto args = parse_peft_args(adapter.peft_args);
   if (adapter.peft_type == "LORA") args["r"] = std::to_string(adapter.lora_r);
-  return [adapter, args, batch](const ModelTensor& t) {
+  return [adapter, args, batch, element_bytes](const ModelTensor& t) {
     if (!adapter.in_layers() || !is_target(t, adapter.target_modules)) return AdapterBytes{};
-    return layer_adapter_bytes(adapter.peft_type, args, adapted_layer(adapter, t), batch);
+    return layer_adapter_bytes(adapter.peft_type, args, adapted_layer(adapter, t), {batch.tokens_of(t), element_bytes});
   };
+}
+
+/// Of a rank's or a device's job.
+template <typename Job>
+void add_stacks(Job& job, const PlanRequest& request, const std::vector<ModelTensor>& tensors) {
+  job.activations = activation_shape(tensors);
+  job.encoder = encoder_shape(tensors);
+  if (!request.adapter) return;
+  const auto adapter = of_adapter(*request.adapter, job.batch, job.low_precision ? 2 : 4);
+  job.adapters = adapter_activations(tensors, adapter);
+  job.encoder_adapters = encoder_adapter_activations(tensors, adapter);
 }
 
 RankPlan plan_for(const PlanRequest& request, const std::vector<ModelTensor>& tensors, bool for_device) {
@@ -233,12 +244,8 @@ RankPlan plan_for(const PlanRequest& request, const std::vector<ModelTensor>& te
               .on_disk = request.on_disk,
               .for_device = for_device,
               .hosts = request.hosts,
-              .activations = activation_shape(stacked(request, tensors)),
               .batch = batch_of(request)};
-  if (request.adapter) {
-    const LayerBatch batch{job.batch.tokens(), job.low_precision ? 2 : 4};
-    job.adapters = adapter_activations(stacked(request, tensors), of_adapter(*request.adapter, batch));
-  }
+  add_stacks(job, request, stacked(request, tensors));
   auto plan = plan_rank(sizes_of(parameters_of(request, tensors)), job);
   plan.program = program_bytes(job.ranks, /*forked=*/!for_device);
   return plan;
@@ -262,13 +269,9 @@ DeviceJob device_job(const PlanRequest& request, const std::vector<ModelTensor>&
                 .state_on_host = request.offload_params,
                 .optimizer_on_host = computes_on_host(request.optim),
                 .shape = device_shape(placed),
-                .activations = activation_shape(placed),
                 .batch = batch_of(request)};
   job.head_trains = head_trains(job.shape, parameters);
-  if (request.adapter) {
-    const LayerBatch batch{job.batch.tokens(), job.low_precision ? 2 : 4};
-    job.adapters = adapter_activations(placed, of_adapter(*request.adapter, batch));
-  }
+  add_stacks(job, request, placed);
   return job;
 }
 

@@ -78,6 +78,7 @@ ModelSizes sizes_of(const std::vector<SizedParameter>& parameters) {
     s.own_state_bytes += p.own_state_bytes;
     s.own_update_bytes += p.own_update_bytes;
     if (unit.empty()) s.root_trainable += p.numel;
+    if (unit.starts_with("encoder.")) s.encoder_trainable += p.numel;
     buckets.add(unit, p.numel);
   }
   for (const auto& [name, bytes] : packed) s.largest_unit_packed_bytes = std::max(s.largest_unit_packed_bytes, bytes);
@@ -117,7 +118,7 @@ struct Parts {
   std::int64_t tables_in_slots = 0;  // elements of large tables that are summed where their gradients are made
   std::int64_t head_apart;           // the head's gradient, which a loss makes before it may be added to those
   bool sums_stay;                    // those of earlier forwards, too, in memory of their own
-  ActivationBytes activations;
+  ActivationBytes activations, encoder;
 };
 
 Parts::Parts(const ModelSizes& s, const RankJob& job) {
@@ -149,6 +150,8 @@ Parts::Parts(const ModelSizes& s, const RankJob& job) {
   shape.head_trains = s.root_trainable >= head;
   head_apart = accumulated > 0 && shape.head_trains ? compute * head : 0;
   activations = activation_bytes(shape, job.adapters, job.batch, compute, products);
+  if (job.encoder.blocks > 0)
+    encoder = activation_bytes(job.encoder, job.encoder_adapters, job.batch.of_encoder(), compute, products);
   if (copies) {
     // The root, two units and one that is prefetched (of what is not mapped), and the gradients of two units. All of
     // it where units stay gathered until backward.
@@ -201,23 +204,31 @@ RankPlan plan_in_memory(const Parts& p, const ModelSizes& s) {
     more.insert(more.begin(), always.begin(), always.end());
     return more;
   };
-  const auto& a = p.activations;
+  const auto &a = p.activations, &e = p.encoder;
+  const std::int64_t kept = a.kept + e.kept;
   // Sums come as activations go, block by block: before the last block's backward those of heads are there, in the
   // first block's its own and those of tables are not yet. A tied head's may have no memory but its slot.
   const std::int64_t heads = more_than(s.root_trainable, s.root_rest + std::max(s.looked_up, p.tables_in_slots));
   const std::int64_t tables = more_than(s.looked_up, s.tables_apart);
   const std::int64_t before = p.sums_stay ? p.sums : 0;
   const std::int64_t first_sums = std::max(before, std::min(p.sums, 4 * heads / p.slices));
-  const std::int64_t missing = std::min(p.sums - first_sums, 4 * (tables + s.largest_unit_trainable) / p.slices);
+  const auto all_but = [&](std::int64_t numel) {
+    return p.sums - std::min(p.sums - first_sums, 4 * (tables + numel) / p.slices);
+  };
   return worst_of(
       {{"update", with({{kSums, p.sums}, {kPiece, s.own_update_bytes}})},
        {"forward",
-        with({{kAccumulated, p.accumulated + p.head_apart}, {kSums, before}, {kKept, a.kept}, {kLoss, a.loss}})},
-       {"backward", with({{kAccumulated, p.accumulated + p.head_apart},
-                          {kSums, first_sums},
-                          {kKept, a.kept},
-                          {kWorking, a.working}})},
-       {"backward", with({{kSums, p.sums - missing}, {kKept, a.first}, {kWorking, a.working}})}});
+        with({{kAccumulated, p.accumulated + p.head_apart}, {kSums, before}, {kKept, kept}, {kLoss, a.loss}})},
+       {"backward",
+        with(
+            {{kAccumulated, p.accumulated + p.head_apart}, {kSums, first_sums}, {kKept, kept}, {kWorking, a.working}})},
+       // Of an encoder: its last block, and its first. Of other models the first block.
+       {"backward", with({{kSums, e.kept > 0 ? all_but(s.encoder_trainable) : 0},
+                          {kKept, e.kept},
+                          {kWorking, e.kept > 0 ? e.working : 0}})},
+       {"backward", with({{kSums, all_but(s.largest_unit_trainable)},
+                          {kKept, e.kept > 0 ? e.first : a.first},
+                          {kWorking, e.kept > 0 ? e.working : a.working}})}});
 }
 
 RankPlan plan_on_disk(const Parts& p, const ModelSizes& s, const RankJob& job) {
@@ -234,6 +245,7 @@ RankPlan plan_on_disk(const Parts& p, const ModelSizes& s, const RankJob& job) {
   const std::int64_t piece = std::min(s.largest_leaf / p.slices, kOffloadedPiece);
   const std::int64_t update = 3 * 4 * piece + (p.whole ? weights - (job.low_precision ? 0 : 4 * piece) : 0);
   const auto& a = p.activations;
+  const std::int64_t kept = a.kept + p.encoder.kept;
   return worst_of({{"update",
                     {{kSlots, p.slots},
                      {kGathered, p.gathered},
@@ -247,7 +259,7 @@ RankPlan plan_on_disk(const Parts& p, const ModelSizes& s, const RankJob& job) {
                      {kSums, p.sums_stay ? p.sums : 0},
                      {kUnits, forward},
                      {kState, s.own_state_bytes},
-                     {kKept, a.kept},
+                     {kKept, kept},
                      {kLoss, a.loss}}},
                    {"backward",
                     {{kSlots, p.slots},
@@ -256,8 +268,8 @@ RankPlan plan_on_disk(const Parts& p, const ModelSizes& s, const RankJob& job) {
                      {kSums, p.sums},
                      {kUnits, backward},
                      {kState, s.own_state_bytes},
-                     {kKept, more_than(a.kept, p.sums)},
-                     {kWorking, a.working}}}});
+                     {kKept, more_than(kept, p.sums)},
+                     {kWorking, std::max(a.working, p.encoder.working)}}}});
 }
 
 }  // namespace

@@ -25,8 +25,9 @@ struct ModelSizes {
   std::int64_t trainable = 0, frozen_mapped = 0, frozen_cast = 0;
   std::int64_t root_whole = 0, largest_unit_whole = 0;  // frozen ones included
   std::int64_t largest_unit_trainable = 0, root_trainable = 0;
-  std::int64_t looked_up = 0;     // of the root, trainable: tables of which a step reads some rows
-  std::int64_t largest_leaf = 0;  // trainable, in one flat tensor
+  std::int64_t encoder_trainable = 0;  // of blocks named "encoder."
+  std::int64_t looked_up = 0;          // of the root, trainable: tables of which a step reads some rows
+  std::int64_t largest_leaf = 0;       // trainable, in one flat tensor
   // Gradients on their way (fsdp/grads/gradient_slots.h): the ring, and what has a slot of its own, the root's small
   // parameters and a table that may be tied.
   std::int64_t ring = 0, root_rest = 0, tables_apart = 0;
@@ -53,8 +54,8 @@ struct RankJob {
   bool on_disk = false;        // fsdp_offload_folder
   bool for_device = false;     // a GPU computes with copies of what is here
   int hosts = 1;
-  ActivationShape activations = {};
-  AdapterActivations adapters = {};  // of this batch
+  ActivationShape activations = {}, encoder = {};
+  AdapterActivations adapters = {}, encoder_adapters = {};  // of this batch
   BatchShape batch = {};
 };
 

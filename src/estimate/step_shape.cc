@@ -51,7 +51,7 @@ double step_flops(const StepShape& shape) {
 
 StepShape step_shape(const PlanRequest& request, const std::vector<ModelTensor>& tensors) {
   StepShape out;
-  const auto activations = activation_shape(tensors);
+  const auto activations = activation_shape(tensors), encoder = encoder_shape(tensors);
   out.compute_bytes = request.mixed_precision == "no" ? 4 : 2;
   out.tokens = request.batch.tokens();
   out.checkpointing = request.batch.checkpointing;
@@ -85,14 +85,18 @@ StepShape step_shape(const PlanRequest& request, const std::vector<ModelTensor>&
     }
   }
   const auto tokens = static_cast<double>(out.tokens), item = static_cast<double>(out.compute_bytes);
-  const auto blocks = std::max<double>(1, static_cast<double>(out.blocks.size()));
-  const double scores = 2 * tokens * static_cast<double>(request.batch.length * activations.attended) / blocks;
-  const double kept = tokens * item * static_cast<double>(activations.kept) / blocks;
-  const double working = tokens * item * static_cast<double>(activations.working);
   for (std::size_t i = 0; i < out.blocks.size(); ++i) {
     auto& block = out.blocks[i];
-    block.forward = forward_of(tokens, static_cast<double>(sums[i].numel), scores, kept);
-    block.backward = backward_of(tokens, sums[i], scores, kept + working);
+    const bool in_encoder = encoder.blocks > 0 && block.name.starts_with("encoder.");
+    const auto& stack = in_encoder ? encoder : activations;
+    const auto batch = in_encoder ? request.batch.of_encoder() : request.batch;
+    const auto given = static_cast<double>(batch.tokens()),
+               of_stack = std::max<double>(1, static_cast<double>(stack.blocks));
+    const double scores = 2 * given * static_cast<double>(batch.length * stack.attended) / of_stack;
+    const double kept = given * item * static_cast<double>(stack.kept) / of_stack;
+    const double working = given * item * static_cast<double>(stack.working);
+    block.forward = forward_of(given, static_cast<double>(sums[i].numel), scores, kept);
+    block.backward = backward_of(given, sums[i], scores, kept + working);
     block.gathered = sums[i].segments(out.compute_bytes);
     block.reduced = sums[i].reduced;
   }

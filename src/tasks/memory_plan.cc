@@ -111,7 +111,8 @@ std::vector<estimate::ModelTensor> described_tensors(const std::string& folder) 
 
 /// Of the modules that have an adapter. Those of a replicated layer are told by their names in the block: adapters sit
 /// at all places of one or at none.
-estimate::OfAdapter of_adapter(const peft::AdapterReport& report, const estimate::LayerBatch& batch) {
+estimate::OfAdapter of_adapter(const peft::AdapterReport& report, const estimate::BatchShape& batch,
+                               std::int64_t element_bytes) {
   const auto& method = *report.method;
   const auto* lora = dynamic_cast<const peft::Lora*>(&method);
   const auto* ia3 = dynamic_cast<const peft::Ia3*>(&method);
@@ -126,7 +127,8 @@ estimate::OfAdapter of_adapter(const peft::AdapterReport& report, const estimate
     const auto module = estimate::module_of(t.name);
     if (!adapted.contains(place(module))) return estimate::AdapterBytes{.reads_input = trained.contains(place(module))};
     const auto [in, out] = estimate::sides_of(t);
-    return estimate::layer_adapter_bytes(type, settings, {in, out, ia3 && ia3->is_feedforward(module)}, batch);
+    return estimate::layer_adapter_bytes(type, settings, {in, out, ia3 && ia3->is_feedforward(module)},
+                                         {batch.tokens_of(t), element_bytes});
   };
 }
 
@@ -167,6 +169,7 @@ DescribedJob described_job(const Assembled& model, const fsdp::FsdpOptions& fsdp
   auto tensors =
       estimate::at_places(described_tensors(settings.model_folder), lora ? json_text(lora->layer_replication) : "");
   job.activations = estimate::activation_shape(tensors);
+  job.encoder = estimate::encoder_shape(tensors);
   job.activations.packed_head = std::any_of(parameters.begin(), parameters.end(), [](const auto& p) {
     return p.packed_bytes > 0 && estimate::unit_of(p.name).empty() && estimate::is_head(p.name);
   });
@@ -175,10 +178,11 @@ DescribedJob described_job(const Assembled& model, const fsdp::FsdpOptions& fsdp
   if (model.adapters) {
     job.activations.whole_logits = head_is_adapted(*model.adapters);
     const auto& method = *model.adapters->method;
-    if (const auto* prompt = dynamic_cast<const peft::VirtualTokenMethod*>(&method); prompt && job.batch.length > 0)
-      job.batch.length += estimate::tokens_in_front(method.type(), prompt->num_virtual_tokens);
-    const estimate::LayerBatch batch{job.batch.tokens(), job.low_precision ? 2 : 4};
-    job.adapters = estimate::adapter_activations(tensors, of_adapter(*model.adapters, batch));
+    if (const auto* prompt = dynamic_cast<const peft::VirtualTokenMethod*>(&method))
+      job.batch.put_in_front(estimate::tokens_in_front(method.type(), prompt->num_virtual_tokens));
+    const auto adapter = of_adapter(*model.adapters, job.batch, job.low_precision ? 2 : 4);
+    job.adapters = estimate::adapter_activations(tensors, adapter);
+    job.encoder_adapters = estimate::encoder_adapter_activations(tensors, adapter);
   }
   return {std::move(tensors), std::move(job)};
 }
@@ -195,7 +199,9 @@ estimate::DeviceJob device_job(const Assembled& model, const fsdp::FsdpOptions& 
                           .optimizer_on_host = estimate::computes_on_host(settings.optim),
                           .shape = estimate::device_shape(tensors),
                           .activations = rank.activations,
+                          .encoder = rank.encoder,
                           .adapters = rank.adapters,
+                          .encoder_adapters = rank.encoder_adapters,
                           .batch = rank.batch};
   job.head_trains = estimate::head_trains(job.shape, parameters);
   return job;
@@ -214,7 +220,7 @@ estimate::RankPlan plan_parts(const Assembled& model, const fsdp::FsdpOptions& f
   auto job = described_job(model, fsdp, settings, group, parameters).job;
   if (!fsdp.device.is_cpu()) {  // activations are there
     job.batch.length = 0;
-    job.adapters = {};
+    job.adapters = job.encoder_adapters = {};
     job.for_device = true;
   }
   return estimate::plan_rank(estimate::sizes_of(parameters), job);

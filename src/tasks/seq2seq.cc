@@ -62,6 +62,11 @@ class Seq2SeqJob final : public TrainingJob, public train::Presentation {
       require_ids_below(set->rows, model_.config.vocab_size, tokenizer_path_);
   }
 
+  std::int64_t longest_row() const override { return data::longest_rows(data_.train.rows, data_.train.collate).target; }
+  std::int64_t longest_source() const override {
+    return data::longest_rows(data_.train.rows, data_.train.collate).source;
+  }
+
   std::unique_ptr<train::Trainable> trainable() override {
     return std::make_unique<PairTrainable>(*model_.model, data_.train.rows, data_.train.collate, arguments_, *group_);
   }

@@ -76,6 +76,9 @@ class SummarizeJob final : public TrainingJob, public train::Presentation {
     date_ = group_->broadcast_object(date_of_run(), 0);
   }
 
+  std::int64_t longest_row() const override { return data::longest_rows(train_, validation_.collate).target; }
+  std::int64_t longest_source() const override { return data::longest_rows(train_, validation_.collate).source; }
+
   std::unique_ptr<train::Trainable> trainable() override {
     auto task = std::make_unique<PairTrainable>(*model_.model, train_, validation_.collate, arguments_, *group_);
     if (o_.falls_by_gamma) {

@@ -247,8 +247,9 @@ void TrainingJob::plan_memory(const Assembled& model, const fsdp::FsdpOptions& f
   const estimate::BatchShape batch{
       .rows = rows_of_a_batch(),
       .length = longest_row(),
-      .accumulation = estimate::accumulation_of(arguments_.gradient_accumulation_steps, arguments_.sync_each_batch,
-                                                group_->size())};
+      .accumulation =
+          estimate::accumulation_of(arguments_.gradient_accumulation_steps, arguments_.sync_each_batch, group_->size()),
+      .encoder_length = longest_source()};
   const PlanSettings planned{.model_folder = folder_,
                              .optim = arguments_.optim,
                              .optim_args = arguments_.optim_args,

@@ -86,8 +86,10 @@ class TrainingJob {
   virtual train::SessionTask session_task() = 0;
   /// The sequences of tokens that a decoder is shown of a training row: packed documents, the sides of a pair.
   virtual TokenSequences sequences(std::int64_t) const { return {}; }
-  /// Tokens of the longest row, for the plan of memory; 0: activations are not planned.
+  /// Tokens of the longest row, for the plan of memory; 0: activations are not planned. Of an encoder-decoder model the
+  /// decoder's; longest_source(): the encoder's.
   virtual std::int64_t longest_row() const { return 0; }
+  virtual std::int64_t longest_source() const { return 0; }
   /// Rows that a rank computes at a time, likewise.
   virtual std::int64_t rows_of_a_batch() const { return arguments_.per_device_train_batch_size; }
   /// Of a run that has ended, while it still holds the folder; behind it comes the upload.

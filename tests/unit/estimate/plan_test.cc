@@ -179,6 +179,26 @@ TEST_F(Plan, ActivationsAreThoseThatRunsMeasured) {
   }
 }
 
+TEST_F(Plan, AnEncoderIsGivenOtherRowsThanItsDecoder) {
+  const auto tensors = read_model_tensors(std::string(TESSERA_TEST_DATA) + "/goldens/A_models/t5_v1_0");
+  auto request = lora("no");
+  request.adapter.reset();
+  request.batch = {.rows = 4, .length = 16, .encoder_length = 64};
+  // Queries, keys, values, what attention gives and a number of each head, two or three branches; and what all of the
+  // decoder's blocks make of the encoder's tokens. Both stacks have two blocks.
+  const std::int64_t model = 24, heads = 4, inner = heads * 8, wide = 40, source = 4 * 64, target = 4 * 16;
+  const std::int64_t of_encoder = source * (2 * (4 * inner + heads + 2 * model + wide) + model + 2 * 2 * inner);
+  const std::int64_t of_decoder = target * 2 * (6 * inner + 2 * heads + 3 * model + wide);
+  EXPECT_EQ(part(plan_for(request, tensors), "activations kept for backward"), 4 * (of_encoder + of_decoder));
+  auto prompt = request;
+  prompt.adapter = AdapterRequest{.peft_type = "PROMPT_TUNING", .num_virtual_tokens = 16};
+  auto longer = prompt;
+  longer.adapter->num_virtual_tokens = 32;
+  const auto kept = [&](const PlanRequest& r) { return part(plan_for(r, tensors), "activations kept for backward"); };
+  const auto unread = source * 2 * inner;  // what attention gives, where no matrix trains
+  EXPECT_EQ(kept(longer) - kept(prompt), 4 * (of_encoder - unread) * 16 / 64) << "in front of the encoder's rows";
+}
+
 // In the first block's backward its own gradients and the table's have not come.
 TEST_F(Plan, GradientsComeAsActivationsGo) {
   auto request = lora("no");

@@ -69,7 +69,7 @@ struct Family {
   const char* name;
   json config;
   /// Hidden sizes a token that what stands before and behind the blocks keeps, which the formula leaves out: norms,
-  /// the gradient that a language model's loss makes in forward; and which experts a token chose.
+  /// the gradient that a language model's loss makes in forward; and which experts a token chose. An encoder keeps 0.2.
   double ends_kept = 2.5;
   double ends_kept_frozen = ends_kept;  // where matrices there do not train
 };
@@ -155,9 +155,9 @@ const std::vector<Family> kFamilies = {
     {"falcon_new", decoder("falcon", "Falcon", {{"new_decoder_architecture", true}, {"num_kv_heads", 2}})},
     {"falcon_sequential",
      decoder("falcon", "Falcon", {{"parallel_attn", false}, {"alibi", true}, {"multi_query", false}})},
-    {"t5", t5(json::object()), 3.5},
-    {"t5_gated", t5({{"feed_forward_proj", "gated-gelu"}, {"tie_word_embeddings", false}}), 3.5},
-    {"t5_narrow_heads", t5({{"d_kv", 8}, {"num_heads", 3}}), 3.5},
+    {"t5", t5(json::object()), 2.3},
+    {"t5_gated", t5({{"feed_forward_proj", "gated-gelu"}, {"tie_word_embeddings", false}}), 2.3},
+    {"t5_narrow_heads", t5({{"d_kv", 8}, {"num_heads", 3}}), 2.3},
     {"bert", bert("bert", "BertForSequenceClassification", json::object()), 1.4},
     {"bert_masked", bert("bert", "BertForMaskedLM", json::object()), 6, 5},
     {"roberta", bert("roberta", "RobertaForSequenceClassification", {{"pad_token_id", 1}}), 1.4},
@@ -191,9 +191,11 @@ StepBytes measure(const std::string& folder, const estimate::BatchShape& batch, 
   const auto step = [&](std::int64_t rows) {
     models::ModelInput in;
     in.want_logits = false;
-    in.input_ids = at::randint(2, kVocabulary, {rows, batch.length}, at::kLong);
-    in.labels =
-        family.kind == models::ModelKind::kSequenceClassification ? at::randint(0, 3, {rows}, at::kLong) : in.input_ids;
+    in.input_ids = at::randint(2, kVocabulary, {rows, batch.of_encoder().length}, at::kLong);
+    in.labels = family.kind == models::ModelKind::kSequenceClassification ? at::randint(0, 3, {rows}, at::kLong)
+                : family.kind == models::ModelKind::kSeq2Seq
+                    ? at::randint(2, kVocabulary, {rows, batch.length}, at::kLong)
+                    : in.input_ids;
     in.row_ids = at::arange(rows);
     TensorBytes counted;
     const auto out = (*model)(in);
@@ -222,24 +224,40 @@ void expect_formula(const Family& family, at::ScalarType dtype, double near_kept
   config["torch_dtype"] = dtype == at::kFloat ? "float32" : "bfloat16";
   std::ofstream(temporary.path() + "/config.json") << config;
   const auto tensors = estimate::read_model_tensors(temporary.path());
-  const auto shape = estimate::activation_shape(tensors);
-  estimate::AdapterActivations adapters;
-  if (trains != Trains::kAll)
-    adapters = estimate::adapter_activations(tensors, [](const auto&) { return estimate::AdapterBytes{}; });
+  const auto shape = estimate::activation_shape(tensors), of_encoder = estimate::encoder_shape(tensors);
+  estimate::AdapterActivations adapters, encoder_adapters;
+  if (trains != Trains::kAll) {
+    const auto none = [](const auto&) { return estimate::AdapterBytes{}; };
+    adapters = estimate::adapter_activations(tensors, none);
+    encoder_adapters = estimate::encoder_adapter_activations(tensors, none);
+  }
   const auto bytes = static_cast<std::int64_t>(c10::elementSize(dtype));
   const bool widens = dtype != at::kFloat && !multiplies_bfloat16();
   const bool tiles = dtype == at::kFloat && !multiplies_float32();
   const auto products = widens  ? estimate::Products::kWidened
                         : tiles ? estimate::Products::kTiles
                                 : estimate::Products::kLibrary;
-  for (const estimate::BatchShape batch : {estimate::BatchShape{8, 256}, {1, 512}, {16, 64}}) {
+  std::vector<estimate::BatchShape> batches = {{8, 256}, {1, 512}, {16, 64}};
+  if (of_encoder.blocks > 0)
+    batches = {{8, 256},
+               {1, 512},
+               {.rows = 8, .length = 32, .encoder_length = 256},
+               {.rows = 8, .length = 256, .encoder_length = 32}};
+  for (const auto& batch : batches) {
     const auto measured = measure(temporary.path(), batch, dtype, trains);
     const auto formula = estimate::activation_bytes(shape, adapters, batch, bytes, products);
-    const auto kept = static_cast<double>(formula.kept);
-    const auto peak = static_cast<double>(formula.kept + std::max(formula.working, formula.loss));
-    const auto text = fmt::format("{} rows of {} tokens", batch.rows, batch.length);
+    estimate::ActivationBytes encoder;
+    if (of_encoder.blocks > 0)
+      encoder = estimate::activation_bytes(of_encoder, encoder_adapters, batch.of_encoder(), bytes, products);
+    const auto kept = static_cast<double>(formula.kept + encoder.kept);
+    const auto peak = static_cast<double>(std::max(
+        formula.kept + encoder.kept + std::max(formula.working, formula.loss), encoder.kept + encoder.working));
+    const auto text =
+        fmt::format("{} rows of {} tokens ({} of the encoder)", batch.rows, batch.length, batch.of_encoder().length);
     const auto sizes = trains == Trains::kAll ? family.ends_kept : family.ends_kept_frozen;
-    const auto ends = sizes * static_cast<double>(batch.tokens() * kHidden * bytes);
+    const auto ends =
+        sizes * static_cast<double>(batch.tokens() * kHidden * bytes) +
+        (of_encoder.blocks > 0 ? 0.2 * static_cast<double>(batch.of_encoder().tokens() * kHidden * bytes) : 0);
     EXPECT_NEAR(static_cast<double>(measured.kept) - ends, kept, near_kept * kept) << text;
     if (trains != Trains::kAll) continue;  // less is at work where no weight's gradient is made
     EXPECT_NEAR(static_cast<double>(std::max(measured.forward, measured.backward)), peak, near_peak * peak) << text;

@@ -221,6 +221,7 @@ TEST_F(CommandFlags, OfEstimate) {
                 {"--optim_target_modules", {"q_proj"}, {in("model"), "--optim", "galore_adamw"}},
                 {"--per_device_train_batch_size", {"2"}, estimate},
                 {"--max_seq_length", {"64"}, estimate},
+                {"--max_target_length", {"64"}, {kData + "/goldens/A_models/t5_v1_0"}},
                 {"--gradient_checkpointing", {}, estimate},
                 {"--load_in_4bit", {}, estimate},
                 {"--use_nested_quant", {}, {in("model"), "--load_in_4bit"}},
