@@ -168,7 +168,8 @@ Parts::Parts(const ModelSizes& s, const RankJob& job) {
   slots = compute * s.ring + (narrow_tables ? 2 : 4) * s.tables_apart + 4 * s.root_rest;
   tables_in_slots = narrow_tables ? 0 : s.tables_apart;
   const std::int64_t wide_slots = 4 * (s.root_rest + tables_in_slots);
-  sums = all_gradients - (whole || sums_stay ? 0 : wide_slots / slices);  // those that need memory of their own
+  const bool all_apart = (whole && job.ranks * job.hosts > 1) || sums_stay;
+  sums = all_gradients - (all_apart ? 0 : wide_slots / slices);  // those that need memory of their own
 }
 
 struct Phase {
@@ -244,13 +245,17 @@ RankPlan plan_on_disk(const Parts& p, const ModelSizes& s, const RankJob& job) {
   // unless they are apart.
   const std::int64_t piece = std::min(s.largest_leaf / p.slices, kOffloadedPiece);
   const std::int64_t update = 3 * 4 * piece + (p.whole ? weights - (job.low_precision ? 0 : 4 * piece) : 0);
+  // Where units stay gathered until backward, sums do not take the memory that activations leave.
   const auto& a = p.activations;
-  const std::int64_t kept = a.kept + p.encoder.kept;
+  const std::int64_t kept = a.kept + p.encoder.kept, working = std::max(a.working, p.encoder.working);
+  const std::int64_t left = p.kept ? kept : more_than(kept, p.sums);
   return worst_of({{"update",
                     {{kSlots, p.slots},
                      {kGathered, p.gathered},
                      {kSums, p.sums},
                      {kPiece, update + s.own_update_bytes},
+                     {kKept, p.kept ? kept : 0},
+                     {kWorking, p.kept ? working : 0},
                      {kState, s.own_state_bytes}}},
                    {"forward",
                     {{kSlots, p.slots},
@@ -268,8 +273,8 @@ RankPlan plan_on_disk(const Parts& p, const ModelSizes& s, const RankJob& job) {
                      {kSums, p.sums},
                      {kUnits, backward},
                      {kState, s.own_state_bytes},
-                     {kKept, more_than(kept, p.sums)},
-                     {kWorking, std::max(a.working, p.encoder.working)}}}});
+                     {kKept, left},
+                     {kWorking, working}}}});
 }
 
 }  // namespace

@@ -88,7 +88,8 @@ std::vector<estimate::SizedParameter> parameters_of(const Assembled& model, cons
   std::vector<estimate::SizedParameter> out;
   for (const auto& item : model.model->named_parameters()) {
     const auto& p = item.value();
-    const bool packed = elements.of(item.key(), p) != p.numel();
+    // Codes are integers, of LLM.int8() as many as there are weights.
+    const bool packed = elements.of(item.key(), p) != p.numel() || !at::isFloatingType(p.scalar_type());
     estimate::SizedParameter sized{.name = item.key(), .numel = p.numel(), .trainable = p.requires_grad()};
     if (sized.trainable && estimate::is_known_optimizer(optim))
       sized.state_bytes = estimate::optimizer_state_bytes(optim, item.key(), p.sizes().vec());

@@ -217,6 +217,35 @@ TEST_F(Plan, GradientsComeAsActivationsGo) {
   EXPECT_EQ(part(plan, "gradients"), all - 4 * missing / 2);
 }
 
+TEST_F(Plan, OneRankHoldsTheSameHoweverItIsSharded) {
+  auto request = lora("no");
+  request.adapter.reset();
+  request.ranks = 1;
+  const auto tensors = llama({2048, 5632, 32, 4, 4});
+  request.batch = {};
+  const auto sharded = plan_for(request, tensors).total();
+  request.strategy = config::ShardingStrategy::kNoShard;
+  EXPECT_EQ(plan_for(request, tensors).total(), sharded);
+  request.ranks = 2;
+  EXPECT_GT(plan_for(request, tensors).total(), sharded) << "gradients lie beside the slots that peers read";
+}
+
+TEST_F(Plan, OnADiskGradientsTakeWhatActivationsLeaveOnlyWhereUnitsLeaveAfterForward) {
+  auto request = lora("no");
+  request.adapter.reset();
+  request.on_disk = true;
+  const auto tensors = llama({2048, 5632, 32, 4, 4});
+  const auto difference = [&] {  // what four rows of activations add
+    request.batch = {};
+    const auto without = plan_for(request, tensors).total();
+    request.batch = {.rows = 1, .length = 512};
+    return plan_for(request, tensors).total() - without;
+  };
+  EXPECT_LT(difference(), 100 << 20);
+  request.strategy = config::ShardingStrategy::kShardGradOp;
+  EXPECT_GT(difference(), 200 << 20);
+}
+
 TEST_F(Plan, A70BWithLoraTakesWhatEightRanksOf80GBHave) {
   auto request = lora();
   request.ranks = 8;

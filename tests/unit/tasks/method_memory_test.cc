@@ -306,6 +306,34 @@ TEST(MethodMemoryOfModels, OfAHeadWithAnAdapterAllLogitsAreCounted) {
   }
 }
 
+// LLM.int8() has as many codes as there are weights, NF4 half as many: each is told by what it is.
+TEST(MethodMemoryOfModels, PackedWeightsAreCountedAsTheyLie) {
+  using Packed = std::optional<families::Quantization>;
+  const auto planned = [&](const Packed& packed) {
+    auto options = adapted_llama({{"peft_type", "LORA"}, {"r", 2}, {"target_modules", {"q_proj"}}});
+    options.fsdp.wrap = nullptr;
+    options.quantization = packed;
+    const auto group = comm::make_solo();
+    std::map<std::string, std::int64_t> bytes;
+    options.before_sharding = [&](const Assembled& model, const fsdp::FsdpOptions& fsdp) {
+      for (const auto& part : plan_rank(model, fsdp, {.model_folder = kLlama, .optim = "sgd"}, *group).parts)
+        bytes[part.what] += part.bytes;
+    };
+    assemble(options, group);
+    return bytes;
+  };
+  std::int64_t matrices = 0, rows = 0;
+  for (const auto& t : estimate::read_model_tensors(kLlama))
+    if (estimate::is_linear(t)) matrices += t.numel(), rows += t.shape[0];
+  auto dense = planned({}), nibbles = planned(families::Quantization{});
+  auto codes = planned(families::Quantization{.form = families::PackedForm::kInt8});
+  EXPECT_EQ(dense["packed weights"], 0);
+  EXPECT_EQ(codes["packed weights"], matrices + 4 * rows) << "a byte each, and a number a row";
+  EXPECT_EQ(codes["frozen weights"], dense["frozen weights"] - 4 * matrices);
+  EXPECT_LT(nibbles["packed weights"], matrices);
+  EXPECT_EQ(nibbles["frozen weights"], codes["frozen weights"]);
+}
+
 INSTANTIATE_TEST_SUITE_P(Registry, MethodMemory, testing::ValuesIn(cases()), name_of);
 
 TEST(MemoryBudget, LeavesCopiesForSavesWhatThePlanDoesNotNeed) {
