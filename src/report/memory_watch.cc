@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include "base/quiet_thread.h"
 
 namespace tessera::report {
 
-MemoryWatch::MemoryWatch(std::int64_t limit_bytes) : limit_bytes_(limit_bytes) {
+MemoryWatch::MemoryWatch(std::int64_t limit_bytes, MeanOfFiles mean_of_files)
+    : limit_bytes_(limit_bytes), mean_of_files_(std::move(mean_of_files)) {
   thread_ = start_quiet_thread("tessera-memory", [this] {
     using Clock = std::chrono::steady_clock;
     constexpr std::chrono::milliseconds kPause{100};
@@ -35,7 +37,12 @@ MemoryWatch::~MemoryWatch() {
 
 void MemoryWatch::look() {
   const char* phase = phase_;
-  const auto now = process_memory();
+  auto now = process_memory();
+  if (mean_of_files_) {
+    const auto files = std::min(now.file_bytes, mean_of_files_(now.file_bytes));
+    now.proportional_bytes -= now.file_bytes - files;
+    now.file_bytes = files;
+  }
   if (limit_bytes_ > 0 && now.proportional_bytes > limit_bytes_) over_ = true;
   const std::lock_guard lock(mutex_);
   if (now.proportional_bytes > peak_.memory.proportional_bytes) peak_ = {now, phase};

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -11,12 +12,16 @@
 
 namespace tessera::report {
 
+/// Says what the files in memory are of this rank, and is told their mean over the ranks of the host, which map the
+/// same ones: a rank that is ahead in its first forward has pages alone that it will share.
+using MeanOfFiles = std::function<std::int64_t(std::int64_t file_bytes)>;
+
 /// Looks at /proc from a thread of its own, a tenth of a second apart, and no oftener than one part in fifty of the
 /// time (a look at a large process takes milliseconds).
 class MemoryWatch {
  public:
-  /// limit_bytes: of proportional memory; 0: none.
-  explicit MemoryWatch(std::int64_t limit_bytes);
+  /// limit_bytes: of proportional memory; 0: none. Files count with no more than their mean, where that is told.
+  explicit MemoryWatch(std::int64_t limit_bytes, MeanOfFiles mean_of_files = {});
   ~MemoryWatch();
   MemoryWatch(const MemoryWatch&) = delete;
   MemoryWatch& operator=(const MemoryWatch&) = delete;
@@ -35,6 +40,7 @@ class MemoryWatch {
   void look();
 
   const std::int64_t limit_bytes_;
+  const MeanOfFiles mean_of_files_;
   std::atomic<const char*> phase_{"the start"};
   std::atomic<bool> over_{false};
   std::mutex mutex_;  // of what follows

@@ -4,10 +4,12 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <ostream>
 #include <set>
+#include <span>
 
 #include "base/json_text.h"
 #include "base/low_rank_optimizer.h"
@@ -261,6 +263,21 @@ void require_fit(const estimate::RankPlan& plan, const estimate::PlanRequest& re
                                 ways.empty() ? "No flags make it fit; more ranks of a host would, or a larger budget"
                                              : "It would fit with\n" + estimate::remedy_lines(ways)),
                     "max_memory");
+}
+
+report::MeanOfFiles mean_of_files(comm::Communicator& group) {
+  const auto size = ranks_of_host(group);
+  if (size == 1) return {};
+  const auto host = hosts_of(group) == 1 ? nullptr : group.split(static_cast<int>(group.rank() / size));
+  auto region = (host ? *host : group).map_shared(size * static_cast<std::int64_t>(sizeof(std::int64_t)));
+  if (!region) return {};
+  return [region = std::move(region), size, rank = (host ? *host : group).rank()](std::int64_t mine) {
+    const std::span files(reinterpret_cast<std::int64_t*>(region->data()), static_cast<std::size_t>(size));
+    std::atomic_ref<std::int64_t>(files[static_cast<std::size_t>(rank)]).store(mine);
+    std::int64_t sum = 0;
+    for (auto& one : files) sum += std::atomic_ref<std::int64_t>(one).load();
+    return sum / size;
+  };
 }
 
 std::int64_t room_for_copies(const estimate::RankPlan& plan, const std::string& max_memory,

@@ -43,6 +43,9 @@ std::int64_t budget_bytes(const std::string& max_memory);
 void require_fit(const estimate::RankPlan& plan, const estimate::PlanRequest& request, const std::string& model_folder,
                  const std::string& max_memory);
 
+/// Collective; for the watches of the ranks.
+report::MeanOfFiles mean_of_files(comm::Communicator& group);
+
 /// What a rank may copy for a save in the background: what the budget leaves beside the plan, else half of its share of
 /// the memory that the host has free now.
 std::int64_t room_for_copies(const estimate::RankPlan& plan, const std::string& max_memory,

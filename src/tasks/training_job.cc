@@ -323,7 +323,7 @@ bool TrainingJob::train() {
   session_task.checkpoints.saved = [this](const std::string& folder) { uploads_.push_checkpoint(folder); };
   if (!arguments_.decays_all) session_task.checkpoints.torch_optimizer.decays = train::DecayByModule(*model_.model);
   set_torch_state(model_, session_task.checkpoints);
-  report::MemoryWatch watch(budget_bytes(options_.max_memory));
+  report::MemoryWatch watch(budget_bytes(options_.max_memory), mean_of_files(*group_));
   session_task.memory = &watch;
   session_task.planned_bytes = plan_.held();
   session_task.device = device_;

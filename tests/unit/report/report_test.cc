@@ -196,5 +196,18 @@ TEST(MemoryWatch, RemembersThePeakItsPhaseAndWhetherTheLimitWasPassed) {
   EXPECT_FALSE(roomy.over());
 }
 
+TEST(MemoryWatch, CountsFilesAsTheRanksOfAHostHaveThemInTheMean) {
+  const auto files = process_memory().file_bytes;
+  ASSERT_GT(files, 1 << 20);
+  std::int64_t told = 0;
+  MemoryWatch half(0, [&](std::int64_t mine) { return (told = mine) / 2; }),
+      more(0, [](std::int64_t mine) { return 2 * mine; });
+  const auto a = half.peak().memory, b = more.peak().memory;
+  EXPECT_NEAR(static_cast<double>(told), static_cast<double>(files), 0.1 * static_cast<double>(files));
+  EXPECT_NEAR(static_cast<double>(a.file_bytes), static_cast<double>(files) / 2, 0.1 * static_cast<double>(files));
+  EXPECT_LE(a.proportional_bytes, b.proportional_bytes - files / 3);
+  EXPECT_NEAR(static_cast<double>(b.file_bytes), static_cast<double>(files), 0.1 * static_cast<double>(files));
+}
+
 }  // namespace
 }  // namespace tessera::report

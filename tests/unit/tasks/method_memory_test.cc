@@ -352,5 +352,17 @@ TEST(MemoryBudget, LeavesCopiesForSavesWhatThePlanDoesNotNeed) {
   });
 }
 
+TEST(MemoryBudget, RanksOfAHostTellEachOtherWhatTheyHaveOfFiles) {
+  comm::run_threads(3, [&](std::shared_ptr<comm::Communicator> group) {
+    const auto mean = mean_of_files(*group);
+    ASSERT_TRUE(mean);
+    const std::int64_t mine = 300 * (group->rank() + 1);
+    mean(mine);
+    group->barrier();
+    EXPECT_EQ(mean(mine), 600);
+  });
+  EXPECT_FALSE(mean_of_files(*comm::make_solo())) << "one rank has all";
+}
+
 }  // namespace
 }  // namespace tessera::tasks::method_memory
