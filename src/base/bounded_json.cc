@@ -16,6 +16,8 @@ std::string_view bounded_json(std::string_view text, const std::string& file) {
       in_string = c != '"';
     } else if (c == '"') {
       in_string = true;
+    } else if (c == '\0') {
+      throw DataError(fmt::format("{}: not valid JSON: a zero byte, at byte {}", file, at + 1), file);
     } else if (c == ']' || c == '}') {
       --depth;
     } else if ((c == '[' || c == '{') && ++depth > kMaxJsonNesting) {

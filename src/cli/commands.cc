@@ -1,6 +1,7 @@
 #include "cli/commands.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -10,6 +11,7 @@
 
 #include "base/nearest.h"
 #include "cli/exit_code.h"
+#include "config/problems.h"
 #include "launch/cores.h"
 #include "launch/flags_behind.h"
 #include "tessera/base/error.h"
@@ -41,18 +43,19 @@ int run_unguarded(const Arguments& args, std::ostream& out, std::ostream& err) {
   }
   const std::string name = args[0] == "estimate-memory" ? "estimate" : args[0];  // accelerate's spelling
   const Arguments rest(args.begin() + 1, args.end());
-  std::vector<std::string> names;
+  std::vector<std::string> names, training;
   for (const Command& command : commands()) {
     names.emplace_back(command.name);
+    if (command.trains) training.emplace_back(command.name);
     if (name != command.name) continue;
     if (command.trains && launch::asks_for_launch(rest)) return launch_command(args, out, err);
     if (command.function == nullptr) become_worker(name, rest);
     return command.function(rest, out, err);
   }
   const std::string meant = did_you_mean(args[0], names);
-  throw ConfigError(fmt::format(
-      "unknown command '{}'{}; 'tessera --help' lists all", args[0],
-      meant.empty() ? " (training is sft, seq2seq, summarize, classify, dpo, orpo, cpo, kto or reward)" : meant));
+  throw config::UsageError(
+      fmt::format("unknown command '{}'{}; 'tessera --help' lists all", args[0],
+                  meant.empty() ? fmt::format(" (training is {})", fmt::join(training, ", ")) : meant));
 }
 
 }  // namespace

@@ -5,14 +5,19 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <exception>
 #include <iostream>
 #include <new>
 #include <string>
+#include <thread>
 
 #include "base/plain_reason.h"
+#include "base/rank_environment.h"
+#include "config/problems.h"
+#include "launch/launch.h"
 #include "tessera/base/error.h"
 
 namespace tessera::cli {
@@ -30,11 +35,29 @@ int report(std::ostream& err, const std::string& message, int code) {
   return code;
 }
 
+/// In which rank 0 says what is wrong: mpirun and torchrun end all ranks when one has failed.
+constexpr std::chrono::seconds kForRank0{2};
+
+/// Whether rank 0 says what is wrong with the words that all ranks have. Our own launcher starts some of a job's ranks,
+/// and shows the one that failed first.
+bool is_said_by_rank_0() {
+  if (launch::is_launched()) return false;
+  try {
+    return read_rank_environment().rank > 0;
+  } catch (const ConfigError&) {
+    return false;
+  }
+}
+
 }  // namespace
 
 int run_guarded(const std::function<int()>& body, std::ostream& err) {
   try {
     return body();
+  } catch (const config::UsageError& e) {
+    if (!is_said_by_rank_0()) return report(err, e.what(), kConfigError);
+    std::this_thread::sleep_for(kForRank0);
+    return kConfigError;
   } catch (const ConfigError& e) {
     return report(err, e.what(), kConfigError);
   } catch (const DataError& e) {

@@ -20,7 +20,8 @@ enum ExitCode : int {
 // 128 + N: ended by signal N (130: Ctrl-C). `launch` passes on the code of the rank that failed first.
 
 /// Runs `body`; an exception becomes one message on `err` and its exit code. Of other libraries' exceptions only the
-/// first line is shown (libtorch appends a stack trace).
+/// first line is shown (libtorch appends a stack trace). What is wrong with the words of a command, which all ranks of
+/// a job have, is said by rank 0 alone.
 int run_guarded(const std::function<int()>& body, std::ostream& err);
 
 /// At the end of a program: `code`, or kCheckpointError with a message where std::cout could not be written. A reader

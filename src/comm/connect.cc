@@ -6,6 +6,7 @@
 #include "base/cpu_level.h"
 #include "base/open_files.h"
 #include "comm/rendezvous/connect_hosts.h"
+#include "comm/rendezvous/environment.h"
 #include "tessera/base/error.h"
 
 namespace tessera::comm {

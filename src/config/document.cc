@@ -273,6 +273,8 @@ Node parse_yaml(std::string_view text, const std::string& name) {
 
 Node parse_json(std::string_view text, const std::string& name) {
   JsonBuilder builder(name);
+  if (const auto zero = text.find('\0'); zero != text.npos)  // the library takes it for the end
+    builder.fail(0, fmt::format("not valid JSON: a zero byte, at byte {}", zero + 1));
   try {
     return require_map(builder.build(nlohmann::ordered_json::parse(text)), name);
   } catch (const nlohmann::json::exception& e) {

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdlib>
 #include <string_view>
 
+#include "base/rank_environment.h"
 #include "config/document.h"
 #include "config/options.h"
 #include "config/other_spellings.h"
@@ -66,11 +66,6 @@ Words take_flags(Words& args) {
   const Words said = launch_table(options, accelerate).take_flags(args, is_launchers);
   flags.insert(flags.end(), said.begin(), said.end());
   return flags;
-}
-
-bool is_one_of_several() {
-  const auto is_set = [](const char* name) { return std::getenv(name) != nullptr; };
-  return is_set("RANK") || is_set("OMPI_COMM_WORLD_RANK") || is_set("PMI_RANK") || is_set("SLURM_STEP_ID");
 }
 
 bool is_help(const std::string& word) {

@@ -10,8 +10,8 @@
 #include <fstream>
 
 #include "base/env.h"
+#include "base/rank_environment.h"
 #include "comm/device/device_identity.h"
-#include "comm/rendezvous/rank_environment.h"
 #include "tessera/base/error.h"
 
 namespace tessera::tasks {
@@ -104,7 +104,7 @@ GpuFacts gpu_facts() {
   if (guard) facts.count = guard->deviceCount();  // 0 where there is no driver, or too old a one
   std::ifstream driver("/proc/driver/nvidia/version");
   std::getline(driver, facts.driver);
-  facts.local_rank = comm::read_rank_environment().local_rank;
+  facts.local_rank = read_rank_environment().local_rank;
   return facts;
 }
 

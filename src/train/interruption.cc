@@ -9,7 +9,7 @@
 #include <ctime>
 #include <iostream>
 
-#include "comm/rendezvous/rank_environment.h"
+#include "base/rank_environment.h"
 
 namespace tessera::train {
 namespace {
@@ -45,7 +45,7 @@ void on_signal(int signal, siginfo_t* info, void*) {
 Interruption::Interruption() {
   received = 0;
   last_at_ns = 0;
-  launcher = comm::read_rank_environment().found ? ::getppid() : -1;
+  launcher = read_rank_environment().found ? ::getppid() : -1;
   struct sigaction stop{}, nothing{};
   stop.sa_sigaction = on_signal;
   stop.sa_flags = SA_SIGINFO | SA_RESTART;

@@ -304,13 +304,17 @@ constexpr const char* kWhatIsWrong = "unknown flag --nonsense";
 /// The others end later: mpirun and torchrun end all ranks with the first.
 TEST(UsageError, IsSaidByRank0AloneWhereAnotherLauncherHasStartedTheRanks) {
   const auto start = std::chrono::steady_clock::now();
+  const std::vector<std::string> wrong_command = {TESSERA_BINARY, "nonsense"};
   std::vector<std::unique_ptr<Subprocess>> others;
   for (const Launcher& launcher : kLaunchers)
-    others.push_back(std::make_unique<Subprocess>(kWrongWords, launcher.variables(1)));
+    for (const auto& words : {kWrongWords, wrong_command})
+      others.push_back(std::make_unique<Subprocess>(words, launcher.variables(1)));
   for (const Launcher& launcher : kLaunchers) {
     const Finished zero = test::run(kWrongWords, launcher.variables(0));
     EXPECT_EQ(zero.exit_code, 2) << launcher.name;
     EXPECT_EQ(count_of(kWhatIsWrong, zero.err), 1u) << launcher.name << zero.err;
+    const Finished command = test::run(wrong_command, launcher.variables(0));
+    EXPECT_EQ(count_of("unknown command 'nonsense'", command.err), 1u) << launcher.name << command.err;
   }
   for (const auto& other : others) {
     const Finished one = other->finish();

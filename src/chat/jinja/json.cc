@@ -192,6 +192,8 @@ class Dumper {
 }  // namespace
 
 Value parse_json(std::string_view text) {
+  if (const auto zero = text.find('\0'); zero != text.npos)  // the library takes it for the end
+    value_error(fmt::format("not JSON at byte {}: a zero byte", zero + 1));
   Builder builder;
   nlohmann::json::sax_parse(text.begin(), text.end(), &builder);
   return builder.take();

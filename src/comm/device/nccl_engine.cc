@@ -23,7 +23,7 @@
 #include "base/rank_record.h"
 #include "comm/device/device_communicator.h"
 #include "comm/device/nccl.h"
-#include "comm/rendezvous/rank_environment.h"
+#include "comm/rendezvous/environment.h"
 #include "tensor/device_kernels.h"
 #include "tessera/base/error.h"
 

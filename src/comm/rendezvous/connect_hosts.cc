@@ -14,6 +14,7 @@
 #include "comm/hosts/hosts_communicator.h"
 #include "comm/hosts/transport_gloo.h"
 #include "comm/rendezvous/card.h"
+#include "comm/rendezvous/environment.h"
 #include "comm/rendezvous/exchange.h"
 #include "comm/rendezvous/launched_mpi.h"
 #include "comm/rendezvous/own_address.h"

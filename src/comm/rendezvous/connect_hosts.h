@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "comm/rendezvous/rank_environment.h"
+#include "base/rank_environment.h"
 #include "tessera/comm/communicator.h"
 
 namespace tessera::comm {

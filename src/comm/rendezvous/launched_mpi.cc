@@ -6,6 +6,7 @@
 #include <array>
 #include <system_error>
 
+#include "comm/rendezvous/environment.h"
 #include "tessera/base/error.h"
 
 namespace tessera::comm {

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "base/rank_environment.h"
 #include "base/tcp.h"
 #include "comm/hosts/transport_mpi.h"
-#include "comm/rendezvous/rank_environment.h"
 
 namespace tessera::comm {
 

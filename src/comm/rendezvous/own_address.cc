@@ -6,7 +6,7 @@
 #include <sstream>
 #include <system_error>
 
-#include "comm/rendezvous/rank_environment.h"
+#include "comm/rendezvous/environment.h"
 #include "tessera/base/error.h"
 
 namespace tessera::comm {

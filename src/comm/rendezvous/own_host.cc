@@ -5,7 +5,7 @@
 
 #include <fstream>
 
-#include "comm/rendezvous/rank_environment.h"
+#include "comm/rendezvous/environment.h"
 
 namespace tessera::comm {
 

@@ -28,5 +28,17 @@ TEST(BoundedJson, BracketsOfTextsAndClosedOnesDoNotCount) {
   EXPECT_NO_THROW((void)bounded_json(many + "0]}", "a.json"));
 }
 
+TEST(BoundedJson, AZeroByteIsNotTheEnd) {
+  using namespace std::string_view_literals;
+  for (const auto text : {"{}\0"sv, "{}\0, \"a\": 1}"sv}) {
+    try {
+      (void)bounded_json(text, "a.json");
+      ADD_FAILURE() << text.size();
+    } catch (const DataError& e) {
+      EXPECT_STREQ(e.what(), "a.json: not valid JSON: a zero byte, at byte 3");
+    }
+  }
+}
+
 }  // namespace
 }  // namespace tessera

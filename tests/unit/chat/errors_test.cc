@@ -95,6 +95,12 @@ TEST(TemplateLimits, DeepNestingIsRefusedNotFatal) {
   EXPECT_THROW(parse_json(brackets), TemplateError);
 }
 
+TEST(Json, AZeroByteIsNotTheEnd) {
+  using namespace std::string_view_literals;
+  for (const auto text : {"[1]\0"sv, "[1]\0, 2]"sv, "\0"sv})
+    EXPECT_THROW(parse_json(text), TemplateError) << text.size();
+}
+
 TEST(TemplateLimits, NamespacesThatHoldThemselvesArePrintedOrRefused) {
   EXPECT_EQ(failure("{% set ns = namespace() %}{% set ns.me = ns %}{{ ns }}").kind, ErrorKind::kLimit);
 }

@@ -7,7 +7,7 @@
 #include <chrono>
 #include <system_error>
 
-#include "comm/rendezvous/rank_environment.h"
+#include "comm/rendezvous/environment.h"
 #include "comm/shm/shm_host.h"
 #include "support/few_threads.h"
 #include "tessera/base/error.h"

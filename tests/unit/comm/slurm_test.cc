@@ -6,8 +6,8 @@
 #include <set>
 #include <string>
 
+#include "base/rank_environment.h"
 #include "comm/rendezvous/connect_hosts.h"
-#include "comm/rendezvous/rank_environment.h"
 #include "support/program.h"
 #include "tessera/base/error.h"
 

@@ -1,4 +1,4 @@
-#include "comm/rendezvous/rank_environment.h"
+#include "base/rank_environment.h"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -7,12 +7,13 @@
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <optional>
 #include <string_view>
 
 #include "tessera/base/error.h"
 
-namespace tessera::comm {
+namespace tessera {
 namespace {
 
 struct Family {
@@ -37,6 +38,11 @@ constexpr const char* kJobKeys[] = {"MASTER_PORT",    "TORCHELASTIC_RUN_ID", "TO
 const char* value_of(const char* name) {
   const char* value = *name == 0 ? nullptr : std::getenv(name);
   return value == nullptr || *value == 0 ? nullptr : value;
+}
+
+std::string text_of(const char* name) {
+  const char* value = value_of(name);
+  return value == nullptr ? "" : value;
 }
 
 std::optional<int> number_of(const char* name) {
@@ -118,30 +124,15 @@ RankEnvironment read_rank_environment() {
     if (nodes || result.family == "SLURM") result.local_world_size = nodes.value_or(1) == 1 ? result.world_size : 0;
     result.local_rank = number_of("SLURM_LOCALID").value_or(result.local_rank);
     if (value_of("SLURM_STEP_ID") != nullptr)
-      result.slurm_step = fmt::format("{}.{}", variable("SLURM_JOB_ID"), variable("SLURM_STEP_ID"));
+      result.slurm_step = fmt::format("{}.{}", text_of("SLURM_JOB_ID"), text_of("SLURM_STEP_ID"));
   }
   return result;
 }
 
-std::string variable(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? "" : value;
+bool is_one_of_several() {
+  return std::any_of(std::begin(kFamilies), std::end(kFamilies), [](const Family& family) {
+    return value_of(std::string_view(family.name) == "SLURM" ? "SLURM_STEP_ID" : family.rank) != nullptr;
+  });
 }
 
-std::chrono::milliseconds operation_timeout(std::chrono::milliseconds otherwise) {
-  const auto text = variable("TESSERA_COMM_TIMEOUT_S");
-  if (text.empty()) return otherwise;
-  char* end = nullptr;
-  const double seconds = std::strtod(text.c_str(), &end);
-  if (*end != 0 || !(seconds > 0) || seconds > 1e9) {
-    throw ConfigError(fmt::format("TESSERA_COMM_TIMEOUT_S must be a positive number of seconds, it is '{}'.", text),
-                      "TESSERA_COMM_TIMEOUT_S");
-  }
-  return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
-}
-
-std::chrono::milliseconds meeting_timeout(std::chrono::milliseconds init, std::chrono::milliseconds operation) {
-  return std::min(init, std::max<std::chrono::milliseconds>(operation, std::chrono::seconds(10)));
-}
-
-}  // namespace tessera::comm
+}  // namespace tessera

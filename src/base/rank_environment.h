@@ -1,10 +1,9 @@
 #pragma once
 // Who am I, according to whoever started this process: torchrun's names (our launcher sets them too), else Open MPI's,
 // else PMI's (MPICH, Intel MPI), else SLURM's.
-#include <chrono>
 #include <string>
 
-namespace tessera::comm {
+namespace tessera {
 
 struct RankEnvironment {
   bool found = false;
@@ -20,14 +19,8 @@ struct RankEnvironment {
 /// Throws ConfigError where the variables contradict each other.
 RankEnvironment read_rank_environment();
 
-/// TESSERA_COMM_TIMEOUT_S, which is stronger where it is set. ConfigError for what is no positive number of seconds.
-std::chrono::milliseconds operation_timeout(std::chrono::milliseconds otherwise);
+/// Whether somebody has started this process as one of several, by the same variables; contradictions are not looked
+/// for.
+bool is_one_of_several();
 
-/// How long ranks wait for each other to meet: `init`, or what an operation may take, where that is less. At least 10
-/// s: ranks do not start at the same moment.
-std::chrono::milliseconds meeting_timeout(std::chrono::milliseconds init, std::chrono::milliseconds operation);
-
-/// Of the environment; empty where it is not set.
-std::string variable(const char* name);
-
-}  // namespace tessera::comm
+}  // namespace tessera
