@@ -57,6 +57,12 @@ TEST(YamlWriter, ReadsBackWhatItWrote) {
   EXPECT_EQ(typed(parse_json(document.dump(), "f.json")), document);
 }
 
+TEST(JsonDocument, AZeroByteIsNotTheEnd) {
+  using namespace std::string_view_literals;
+  for (const auto text : {"{}\0"sv, "{}\0, \"a\": 1}"sv})
+    EXPECT_THROW(parse_json(text, "f.json"), ConfigError) << text.size();
+}
+
 TEST(YamlWriter, PlainScalarsHaveYaml11sTypes) {
   const json expected = {{"a", true}, {"b", false}, {"c", nullptr}, {"d", nullptr},
                          {"e", 10},   {"f", 0.5},   {"g", "1e8"},   {"h", "yes"}};
