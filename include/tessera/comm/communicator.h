@@ -129,9 +129,9 @@ struct RendezvousOptions {
 /// Collective. Reads RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE (torchrun's names), else OMPI_COMM_WORLD_*, PMI_*,
 /// SLURM_PROCID/SLURM_NTASKS/SLURM_LOCALID. No such variable: a world of one. Ranks on several hosts meet at
 /// MASTER_ADDR:MASTER_PORT, where torchrun's agent or rank 0 listens. Never degrades: missing peers are a CommError
-/// after init_timeout (after op_timeout or TESSERA_COMM_TIMEOUT_S where that is less, but not before 10 s), contradictory
-/// or missing variables a ConfigError. Where OMP_NUM_THREADS is not set, the ranks of a host share its cores: libtorch's
-/// threads are cores / ranks.
+/// after init_timeout (after op_timeout or TESSERA_COMM_TIMEOUT_S where that is less, but not before 10 s),
+/// contradictory or missing variables a ConfigError. Where OMP_NUM_THREADS is not set, the ranks of a host share its
+/// cores: libtorch's threads are cores / ranks.
 std::shared_ptr<Communicator> connect(const RendezvousOptions& options = {});
 
 }  // namespace tessera::comm
