@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # What ranks held in whole runs (forward, backward, update, saves, evaluation), beside what the run planned before its first step: a row
 # a setting. memory.sh compares the formula of sharding with short rows and no files; here are activations, saves in the background,
-# gradients that accumulate, every task, and offload.
+# gradients that accumulate, several tasks, and offload.
 #
 #   bench/e2e/planned_memory.sh CAUSAL_MODEL T5_MODEL WORK_FOLDER [RANKS [PATTERN]]
 #

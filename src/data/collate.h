@@ -63,7 +63,8 @@ struct PairBatch {
   std::int64_t label_count = 0;  // labels != -100
 };
 
-/// Tokens of the longest row: of what a model computes with, so that a target is padded and a source is not.
+/// Tokens of the longest source and of the longest target. With kMaxLength targets have max_target_length: models
+/// compute with their padding, and not with that of sources.
 struct PairLengths {
   std::int64_t source = 0, target = 0;
 };

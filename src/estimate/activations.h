@@ -79,7 +79,7 @@ struct BatchShape {
   void put_in_front(std::int64_t tokens);
   /// What the encoder is given.
   BatchShape of_encoder() const;
-  /// Those that a matrix is given.
+  /// Tokens that a matrix is given.
   std::int64_t tokens_of(const ModelTensor& tensor) const;
 };
 

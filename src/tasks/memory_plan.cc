@@ -266,12 +266,11 @@ void require_fit(const estimate::RankPlan& plan, const estimate::PlanRequest& re
 }
 
 report::MeanOfFiles mean_of_files(comm::Communicator& group) {
-  const auto size = ranks_of_host(group);
+  const std::int64_t size = group.size();
   if (size == 1) return {};
-  const auto host = hosts_of(group) == 1 ? nullptr : group.split(static_cast<int>(group.rank() / size));
-  auto region = (host ? *host : group).map_shared(size * static_cast<std::int64_t>(sizeof(std::int64_t)));
+  auto region = group.map_shared(size * static_cast<std::int64_t>(sizeof(std::int64_t)));
   if (!region) return {};
-  return [region = std::move(region), size, rank = (host ? *host : group).rank()](std::int64_t mine) {
+  return [region = std::move(region), size, rank = group.rank()](std::int64_t mine) {
     const std::span files(reinterpret_cast<std::int64_t*>(region->data()), static_cast<std::size_t>(size));
     std::atomic_ref<std::int64_t>(files[static_cast<std::size_t>(rank)]).store(mine);
     std::int64_t sum = 0;

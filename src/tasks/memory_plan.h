@@ -43,7 +43,7 @@ std::int64_t budget_bytes(const std::string& max_memory);
 void require_fit(const estimate::RankPlan& plan, const estimate::PlanRequest& request, const std::string& model_folder,
                  const std::string& max_memory);
 
-/// Collective; for the watches of the ranks.
+/// Collective; for the watches of the ranks. Empty on several hosts, which share no memory to say it in.
 report::MeanOfFiles mean_of_files(comm::Communicator& group);
 
 /// What a rank may copy for a save in the background: what the budget leaves beside the plan, else half of its share of
