@@ -40,11 +40,6 @@ const char* value_of(const char* name) {
   return value == nullptr || *value == 0 ? nullptr : value;
 }
 
-std::string text_of(const char* name) {
-  const char* value = value_of(name);
-  return value == nullptr ? "" : value;
-}
-
 std::optional<int> number_of(const char* name) {
   const char* value = value_of(name);
   if (value == nullptr) return std::nullopt;
@@ -123,8 +118,8 @@ RankEnvironment read_rank_environment() {
     const auto nodes = either("SLURM_STEP_NUM_NODES", "SLURM_NNODES");
     if (nodes || result.family == "SLURM") result.local_world_size = nodes.value_or(1) == 1 ? result.world_size : 0;
     result.local_rank = number_of("SLURM_LOCALID").value_or(result.local_rank);
-    if (value_of("SLURM_STEP_ID") != nullptr)
-      result.slurm_step = fmt::format("{}.{}", text_of("SLURM_JOB_ID"), text_of("SLURM_STEP_ID"));
+    const char *job = value_of("SLURM_JOB_ID"), *step = value_of("SLURM_STEP_ID");
+    if (step != nullptr) result.slurm_step = fmt::format("{}.{}", job == nullptr ? "" : job, step);
   }
   return result;
 }

@@ -181,8 +181,7 @@ TEST_F(Plan, ActivationsAreThoseThatRunsMeasured) {
 
 TEST_F(Plan, AnEncoderIsGivenOtherRowsThanItsDecoder) {
   const auto tensors = read_model_tensors(std::string(TESSERA_TEST_DATA) + "/goldens/A_models/t5_v1_0");
-  auto request = lora("no");
-  request.adapter.reset();
+  PlanRequest request;
   request.batch = {.rows = 4, .length = 16, .encoder_length = 64};
   // Queries, keys, values, what attention gives and a number of each head, two or three branches; and what all of the
   // decoder's blocks make of the encoder's tokens. Both stacks have two blocks.
@@ -201,8 +200,7 @@ TEST_F(Plan, AnEncoderIsGivenOtherRowsThanItsDecoder) {
 
 // In the first block's backward its own gradients and the table's have not come.
 TEST_F(Plan, GradientsComeAsActivationsGo) {
-  auto request = lora("no");
-  request.adapter.reset();
+  PlanRequest request;
   request.ranks = 2;
   const auto tensors = llama({2048, 5632, 32, 4, 4});
   request.batch = {};
@@ -218,8 +216,7 @@ TEST_F(Plan, GradientsComeAsActivationsGo) {
 }
 
 TEST_F(Plan, OneRankHoldsTheSameHoweverItIsSharded) {
-  auto request = lora("no");
-  request.adapter.reset();
+  PlanRequest request;
   request.ranks = 1;
   const auto tensors = llama({2048, 5632, 32, 4, 4});
   request.batch = {};
@@ -231,11 +228,10 @@ TEST_F(Plan, OneRankHoldsTheSameHoweverItIsSharded) {
 }
 
 TEST_F(Plan, OnADiskGradientsTakeWhatActivationsLeaveOnlyWhereUnitsLeaveAfterForward) {
-  auto request = lora("no");
-  request.adapter.reset();
+  PlanRequest request;
   request.on_disk = true;
   const auto tensors = llama({2048, 5632, 32, 4, 4});
-  const auto difference = [&] {  // what four rows of activations add
+  const auto difference = [&] {  // what a row's activations add
     request.batch = {};
     const auto without = plan_for(request, tensors).total();
     request.batch = {.rows = 1, .length = 512};
