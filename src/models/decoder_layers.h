@@ -8,6 +8,7 @@
 #include "families/decoder_config.h"
 #include "models/prefix_rows.h"
 #include "nn/layers/activation.h"
+#include "nn/ops/grouped_linear.h"
 #include "nn/ops/rotary.h"
 #include "nn/ops/sequence_rows.h"
 #include "tessera/nn/block.h"
@@ -84,10 +85,18 @@ class DecoderMlp : public nn::Layer {
              at::ScalarType dtype);
   std::string class_name() const override { return class_name_; }
 
+  using Experts = std::vector<std::shared_ptr<DecoderMlp>>;
+  /// Whether grouped() takes these for rows like x (nn/ops/grouped_linear.h).
+  static bool can_group(const at::Tensor& x, const Experts& experts);
+  /// experts[e]'s result for the e-th group of rows; ends: as in nn::grouped_linear().
+  static at::Tensor grouped(const at::Tensor& rows, const Experts& experts, const at::Tensor& ends);
+
  protected:
   at::Tensor forward_impl(at::Tensor x) override;
 
  private:
+  static nn::Linears all(const Experts& experts, std::shared_ptr<nn::Linear> DecoderMlp::* projection);
+
   std::string class_name_;
   Activation activation_;
   std::shared_ptr<nn::Linear> gate_, up_, down_;  // gate_ of kGatedFused gives both halves

@@ -26,4 +26,27 @@ at::Tensor DecoderMlp::forward_impl(at::Tensor x) {
   return (*down_)(nn::activate((*up_)(x), activation_));
 }
 
+nn::Linears DecoderMlp::all(const Experts& experts, std::shared_ptr<nn::Linear> DecoderMlp::* projection) {
+  nn::Linears layers;
+  for (const auto& expert : experts) layers.push_back((*expert).*projection);
+  return layers;
+}
+
+bool DecoderMlp::can_group(const at::Tensor& x, const Experts& experts) {
+  for (const auto& expert : experts)
+    if (expert->hooked() || expert->checkpointing()) return false;
+  for (const auto projection : {&DecoderMlp::gate_, &DecoderMlp::up_, &DecoderMlp::down_})
+    if (!nn::can_group(x, all(experts, projection))) return false;
+  return true;
+}
+
+at::Tensor DecoderMlp::grouped(const at::Tensor& rows, const Experts& experts, const at::Tensor& ends) {
+  const auto of = [&](const at::Tensor& x, auto projection) {
+    return nn::grouped_linear(x, all(experts, projection), ends);
+  };
+  const auto [for_gate, for_up] = nn::for_readers<2>(rows);
+  const auto gate = of(for_gate, &DecoderMlp::gate_);
+  return of(nn::gated(gate, of(for_up, &DecoderMlp::up_), experts.front()->activation_), &DecoderMlp::down_);
+}
+
 }  // namespace tessera::models

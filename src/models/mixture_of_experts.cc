@@ -1,6 +1,7 @@
 #include "models/mixture_of_experts.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/one_hot.h>
@@ -11,6 +12,8 @@
 #include <ATen/ops/sort.h>
 #include <ATen/ops/topk.h>
 #include <ATen/ops/zeros_like.h>
+
+#include <algorithm>
 
 #include "models/build_parts.h"
 #include "nn/layers/container.h"
@@ -40,12 +43,17 @@ MixtureOfExperts::MixtureOfExperts(const families::DecoderConfig& c, const famil
   shared_gate_ = add_projection(*this, c, plan, "shared_expert_gate", dtype);
 }
 
-MlpOutput MixtureOfExperts::forward_impl(at::Tensor x) {
-  const auto [for_router, for_experts, for_shared_gate, for_shared] = nn::for_readers<4>(x);
-  const auto logits = (*gate_)(for_router);
-  auto [weights, chosen] = at::topk(at::softmax(logits, 1, at::kFloat), per_token_, -1);
-  if (normalised_) weights = weights / weights.sum(-1, /*keepdim=*/true);
-  weights = weights.to(x.scalar_type());
+at::Tensor MixtureOfExperts::together(const at::Tensor& x, const at::Tensor& chosen, const at::Tensor& weights) const {
+  const auto parameters = experts_.front()->parameters();
+  const bool trains =
+      (is_training() || at::GradMode::is_enabled()) &&
+      std::any_of(parameters.begin(), parameters.end(), [](const auto& p) { return p.requires_grad(); });
+  const auto rows = nn::expert_rows(chosen, static_cast<std::int64_t>(experts_.size()), /*one_more=*/trains);
+  return nn::weighted_sums(DecoderMlp::grouped(nn::spread_rows(x, rows), experts_, rows.ends), weights, rows);
+}
+
+at::Tensor MixtureOfExperts::one_by_one(const at::Tensor& x, const at::Tensor& chosen,
+                                        const at::Tensor& weights) const {
   // Choices by expert, and each expert's by token. The host asks the device once how many there are of each.
   const auto [experts, choices] = at::sort(chosen.flatten(), /*stable=*/true, 0, /*descending=*/false);
   const auto tokens = choices.floor_divide(per_token_);
@@ -62,7 +70,7 @@ MlpOutput MixtureOfExperts::forward_impl(at::Tensor x) {
   std::vector<std::int64_t> counts;
   for (std::size_t e = 0; e < experts_.size(); ++e) counts.push_back(bound[e + 1] - bound[e]);
   const auto weights_of = weights.flatten().index_select(0, choices).split_with_sizes(counts);
-  auto rest = for_experts;
+  auto rest = x;
   for (std::size_t e = 0; e < experts_.size(); ++e) {
     random.position = first_draw + e * kDrawsOfExpert;  // whether or not this batch reaches it
     const auto begin = bound[e];
@@ -73,6 +81,19 @@ MlpOutput MixtureOfExperts::forward_impl(at::Tensor x) {
     rest = taken.rest;
     out = nn::add_weighted_rows(out, (*experts_[e])(taken.rows), weights_of[e], hit);
   }
+  return out;
+}
+
+MlpOutput MixtureOfExperts::forward_impl(at::Tensor x) {
+  const auto [for_router, for_experts, for_shared_gate, for_shared] = nn::for_readers<4>(x);
+  const auto logits = (*gate_)(for_router);
+  auto [weights, chosen] = at::topk(at::softmax(logits, 1, at::kFloat), per_token_, -1);
+  if (normalised_) weights = weights / weights.sum(-1, /*keepdim=*/true);
+  weights = weights.to(x.scalar_type());
+  auto& random = tensor::random_state();
+  const auto first_draw = random.position;
+  auto out = DecoderMlp::can_group(x, experts_) ? together(for_experts, chosen, weights)
+                                                : one_by_one(for_experts, chosen, weights);
   random.position = first_draw + experts_.size() * kDrawsOfExpert;
   if (shared_) {
     const auto weight = at::sigmoid((*shared_gate_)(for_shared_gate)).flatten();

@@ -19,11 +19,15 @@ class MixtureOfExperts : public nn::Block<at::Tensor, MlpOutput> {
   MlpOutput forward_impl(at::Tensor x) override;
 
  private:
+  /// The experts' weighted results. chosen: [T, K], weights: the same, of x's dtype.
+  at::Tensor together(const at::Tensor& x, const at::Tensor& chosen, const at::Tensor& weights) const;
+  at::Tensor one_by_one(const at::Tensor& x, const at::Tensor& chosen, const at::Tensor& weights) const;
+
   std::string class_name_;
   std::int64_t per_token_;
   bool normalised_;
   std::shared_ptr<nn::Linear> gate_;
-  std::vector<std::shared_ptr<DecoderMlp>> experts_;
+  DecoderMlp::Experts experts_;
   std::shared_ptr<DecoderMlp> shared_;  // may be null
   std::shared_ptr<nn::Linear> shared_gate_;
 };

@@ -10,6 +10,7 @@
 #include <torch/library.h>
 
 #include <array>
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
@@ -400,6 +401,20 @@ void check_int8_product(const torch::jit::Stack& stack) {
               " and ", b.sizes(), " on a GPU");
 }
 
+/// What a GPU asks for; and that no gradient is made of no rows, which is not zero on every GPU.
+void check_grouped_product(const torch::jit::Stack& stack) {
+  const auto inputs = torch::jit::last(stack, 5);
+  const auto &a = inputs[0].toTensor(), &b = inputs[1].toTensor();
+  for (const auto& t : {a, b})
+    for (const auto stride : t.strides())
+      TORCH_CHECK(stride == 1 || stride % 8 == 0, "_grouped_mm has no product of strides ", t.strides(), " on a GPU");
+  TORCH_CHECK(a.scalar_type() == at::kBFloat16 && b.scalar_type() == at::kBFloat16, "_grouped_mm waits on a GPU");
+  if (a.dim() == 3 || b.dim() == 3) return;
+  const auto ends = inputs[2].toTensor().cpu();
+  const auto *end = ends.const_data_ptr<int>(), *last = end + ends.numel();
+  TORCH_CHECK(*end > 0 && std::adjacent_find(end, last, std::greater_equal<>()) == last, "a group without rows");
+}
+
 void fall_back(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   check_one_device(op, *stack);
   for (const auto& value : torch::jit::last(*stack, op.schema().arguments().size())) {
@@ -418,6 +433,7 @@ void fall_back(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   if (name == "aten::_int_mm") check_int8_product(*stack);
   if (waits_on_gpu(name)) ++waits;
   const ScopedValue inside(in_operator, true);
+  if (name == "aten::_grouped_mm") check_grouped_product(*stack);
   at::native::cpu_fallback(op, stack, /*error_on_views=*/true);
 }
 
@@ -440,6 +456,7 @@ struct Registration {
     operators.impl("_reshape_alias", &reshape_alias);
     operators.impl("unfold", &unfold);
     operators.impl("_has_compatible_shallow_copy_type", &may_take_data_of);
+    operators.impl("_grouped_mm", torch::CppFunction::makeFromBoxedFunction<&fall_back>());  // no composite
     others.fallback(torch::CppFunction::makeFromBoxedFunction<&fall_back>());
   }
   torch::Library operators, others;

@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -44,11 +45,21 @@ class Adapter {
   Modules modules_;
 };
 
+/// The factors of a low-rank adapter. a: [rank, in], b: [out, rank].
+struct LowRank {
+  at::Tensor a, b;
+  double scaling = 1.0;
+  double dropout = 0.0;  // of the adapter's input; active whenever it is not 0
+};
+
 class LinearAdapter : public Adapter {
  public:
   /// x: [..., in_features]; result: [..., out_features], in the dtype of the layer's product. The layer's own product
   /// is layer.product(x); a fused product reads layer.handle() and layer.bias instead.
   virtual at::Tensor forward(const Linear& layer, const at::Tensor& x) = 0;
+  /// Set where, as things stand, forward() is layer.product(x) + scaling * x A^T B^T and reads nothing else: many
+  /// layers may then compute as one (nn/ops/grouped_linear.h).
+  virtual std::optional<LowRank> plain_low_rank(const Linear&) const { return std::nullopt; }
 };
 
 class EmbeddingAdapter : public Adapter {

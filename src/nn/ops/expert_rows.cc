@@ -1,8 +1,12 @@
 #include "nn/ops/expert_rows.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/index_select.h>
+#include <ATen/ops/searchsorted.h>
+#include <ATen/ops/sort.h>
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/custom_function.h>
 
@@ -124,6 +128,44 @@ class AddWeightedRows : public torch::autograd::Function<AddWeightedRows> {
   }
 };
 
+/// Rows `places` [T, K] of y: [T, K, D].
+at::Tensor rows_of_tokens(const at::Tensor& y, const at::Tensor& places) {
+  return y.index_select(0, places.flatten()).view({places.size(0), places.size(1), y.size(1)});
+}
+
+class SpreadRows : public torch::autograd::Function<SpreadRows> {
+ public:
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& tokens,
+                            const at::Tensor& places) {
+    ctx->save_for_backward({places});
+    return x.index_select(0, tokens);
+  }
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    return {rows_of_tokens(grads[0], ctx->get_saved_variables()[0]).sum(1), at::Tensor(), at::Tensor()};
+  }
+};
+
+class WeightedSums : public torch::autograd::Function<WeightedSums> {
+ public:
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& y, const at::Tensor& weights,
+                            const at::Tensor& tokens, const at::Tensor& places) {
+    ctx->save_for_backward({y, weights, tokens, places});
+    return rows_of_tokens(y, places).mul_(weights.unsqueeze(2)).sum(1);
+  }
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const auto saved = ctx->get_saved_variables();
+    const auto &g = grads[0], &y = saved[0], &weights = saved[1], &tokens = saved[2], &places = saved[3];
+    at::Tensor gy, gweights;
+    if (ctx->needs_input_grad(0)) {
+      const auto weight_of_row = at::zeros({y.size(0)}, weights.options());  // 0: no token reads it
+      weight_of_row.scatter_(0, places.flatten(), weights.flatten());
+      gy = g.index_select(0, tokens).mul_(weight_of_row.unsqueeze(1));
+    }
+    if (ctx->needs_input_grad(1)) gweights = rows_of_tokens(y, places).mul_(g.unsqueeze(1)).sum(2);
+    return {gy, gweights, at::Tensor(), at::Tensor()};
+  }
+};
+
 }  // namespace
 
 TakenRows take_rows(const at::Tensor& x, const at::Tensor& tokens) {
@@ -134,6 +176,24 @@ TakenRows take_rows(const at::Tensor& x, const at::Tensor& tokens) {
 at::Tensor add_weighted_rows(const at::Tensor& out, const at::Tensor& y, const at::Tensor& weights,
                              const at::Tensor& tokens) {
   return AddWeightedRows::apply(out, y, weights, optional(tokens));
+}
+
+ExpertRows expert_rows(const at::Tensor& chosen, std::int64_t experts, bool one_more) {
+  const auto all = at::arange(experts, chosen.options());
+  const auto choices = one_more ? at::cat({chosen.flatten(), all}) : chosen.flatten();
+  const auto [expert, choice] = at::sort(choices, /*stable=*/true, 0, /*descending=*/false);
+  const auto place_of_choice = at::empty_like(choice).scatter_(0, choice, at::arange(choice.numel(), choice.options()));
+  return {.tokens = choice.floor_divide(chosen.size(1)).clamp_max_(chosen.size(0) - 1),
+          .places = place_of_choice.narrow(0, 0, chosen.numel()).view(chosen.sizes()),
+          .ends = at::searchsorted(expert, all, /*out_int32=*/true, /*right=*/true)};
+}
+
+at::Tensor spread_rows(const at::Tensor& x, const ExpertRows& rows) {
+  return SpreadRows::apply(x, rows.tokens, rows.places);
+}
+
+at::Tensor weighted_sums(const at::Tensor& y, const at::Tensor& weights, const ExpertRows& rows) {
+  return WeightedSums::apply(y, weights, rows.tokens, rows.places);
 }
 
 }  // namespace tessera::nn

@@ -1,5 +1,5 @@
 #pragma once
-// Rows of tokens on their way to an expert of a mixture and back.
+// Rows of tokens on their way to the experts of a mixture and back.
 #include <ATen/core/Tensor.h>
 
 namespace tessera::nn {
@@ -17,5 +17,20 @@ TakenRows take_rows(const at::Tensor& x, const at::Tensor& tokens);
 /// weights: [N], of out's dtype; products are rounded to it before they are added.
 at::Tensor add_weighted_rows(const at::Tensor& out, const at::Tensor& y, const at::Tensor& weights,
                              const at::Tensor& tokens);
+
+/// Rows of the tokens as their experts take them, one expert's behind another's, where no expert is computed by itself.
+/// K: experts of a token; N: T * K, and `one_more` adds a row to each expert that no token reads (grouped_linear()).
+struct ExpertRows {
+  at::Tensor tokens;  // int64 [N]: the token of each row
+  at::Tensor places;  // int64 [T, K]: where a token's rows lie
+  at::Tensor ends;    // int32 [experts]: where each expert's rows end
+};
+/// chosen: int64 [T, K], the experts of each token. Nothing waits for the device.
+ExpertRows expert_rows(const at::Tensor& chosen, std::int64_t experts, bool one_more);
+/// Row tokens[i] of x [T, D] for each i: [N, D].
+at::Tensor spread_rows(const at::Tensor& x, const ExpertRows& rows);
+/// The sum over k of weights[t, k] * y[places[t, k]]: [T, D]. y: [N, D]; weights: [T, K], of its dtype; products are
+/// rounded to it, sums are float32 and rounded once.
+at::Tensor weighted_sums(const at::Tensor& y, const at::Tensor& weights, const ExpertRows& rows);
 
 }  // namespace tessera::nn

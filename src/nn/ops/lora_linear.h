@@ -1,16 +1,10 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
+#include "tessera/nn/adapter.h"
 #include "tessera/nn/weight.h"
 
 namespace tessera::nn {
-
-/// The factors of a low-rank adapter. a: [rank, in], b: [out, rank].
-struct LowRank {
-  at::Tensor a, b;
-  double scaling = 1.0;
-  double dropout = 0.0;  // of the adapter's input; active whenever it is not 0
-};
 
 /// x W^T + bias + scaling * dropout(x) A^T B^T as one autograd node. The adapter computes in its own dtype; the result
 /// has the base product's. Keeps x and the [tokens, rank] product for backward; the mask is drawn again.

@@ -23,7 +23,7 @@ namespace {
 std::int64_t panel_width() {
   return kernels::float_panel_columns();
 }
-std::int64_t parts_of(std::int64_t size, std::int64_t part) {
+std::int64_t count_of_parts(std::int64_t size, std::int64_t part) {
   return (size + part - 1) / part;
 }
 
@@ -32,7 +32,7 @@ std::int64_t parts_of(std::int64_t size, std::int64_t part) {
 class PackedRows {
  public:
   explicit PackedRows(const at::Tensor& a) : rows_(a.size(0)), inner_(a.size(1)) {
-    const auto blocks = parts_of(inner_, kTileDepth);
+    const auto blocks = count_of_parts(inner_, kTileDepth);
     packed_ = at::empty({rows_ * inner_ + blocks * kernels::kPackedSlack}, a.options().dtype(at::kFloat));
     at::parallel_for(0, blocks, 1, [&](std::int64_t first, std::int64_t last) {
       const at::AutoDispatchBelowADInplaceOrView without_autograd;
@@ -183,7 +183,7 @@ void multiply(const PackedRows& a, Panels& b, std::int64_t columns, const kernel
     const auto depth = std::min(kTileDepth, a.inner() - row);
     const auto* panel = b.next();
     auto ahead = b.ahead();
-    const auto lines = parts_of(ahead.lines(), parts_of(columns, panel_width()));
+    const auto lines = count_of_parts(ahead.lines(), count_of_parts(columns, panel_width()));
     for (std::int64_t n = 0; n < columns; n += panel_width())
       kernels::panel_product(a.from_column(row), a.rows(), panel + n * depth, depth,
                              {sums.at + n, sums.stride, sums.add || row > 0}, ahead, lines);
@@ -217,8 +217,8 @@ void store(const at::Tensor& sums, const at::Tensor& place, double alpha, bool a
 /// Columns that a thread computes at a time: all threads get equally many of them.
 std::int64_t columns_at_a_time(std::int64_t columns) {
   const std::int64_t threads = at::get_num_threads();
-  const auto tiles = parts_of(parts_of(columns, kTileColumns), threads) * threads;
-  return parts_of(parts_of(columns, tiles), panel_width()) * panel_width();
+  const auto tiles = count_of_parts(count_of_parts(columns, kTileColumns), threads) * threads;
+  return count_of_parts(count_of_parts(columns, tiles), panel_width()) * panel_width();
 }
 
 /// A number of tokens that seldom comes again. oneDNN makes code for each, in about 0.2 ms.
@@ -267,7 +267,7 @@ void gemm_by_tiles(const at::Tensor& out, const at::Tensor& a, const TiledFactor
     const PackedRows left(a.narrow(0, row, rows));
     const auto few_rows =
         adds_few ? std::optional<PackedRows>(std::in_place, addend.u.narrow(0, row, rows)) : std::nullopt;
-    at::parallel_for(0, parts_of(columns, step), 1, [&](std::int64_t first, std::int64_t last) {
+    at::parallel_for(0, count_of_parts(columns, step), 1, [&](std::int64_t first, std::int64_t last) {
       const at::AutoDispatchBelowADInplaceOrView without_autograd_here;
       const Columns range{first * step, std::min(columns, last * step), step};
       const auto scratch = at::empty({Panels::scratch_numel(range)}, at::kFloat);

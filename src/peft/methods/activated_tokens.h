@@ -65,6 +65,7 @@ class ActivatedLoraLinear : public LoraLinear {
   ActivatedLoraLinear(const nn::Linear& layer, const LoraShape& shape, std::shared_ptr<const ActivatedTokens> tokens)
       : LoraLinear(layer, shape), tokens_(std::move(tokens)) {}
   at::Tensor forward(const nn::Linear& layer, const at::Tensor& x) override;
+  std::optional<nn::LowRank> plain_low_rank(const nn::Linear&) const override { return std::nullopt; }
 
  private:
   std::shared_ptr<const ActivatedTokens> tokens_;

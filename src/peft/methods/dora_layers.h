@@ -11,6 +11,7 @@ class DoraLinear : public LoraLinear {
  public:
   DoraLinear(const nn::Linear& layer, const LoraShape& shape);
   at::Tensor forward(const nn::Linear& layer, const at::Tensor& x) override;
+  std::optional<nn::LowRank> plain_low_rank(const nn::Linear&) const override { return std::nullopt; }
 
   at::Tensor magnitude;
 

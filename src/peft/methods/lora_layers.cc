@@ -32,6 +32,12 @@ nn::LowRank LoraLinear::low_rank(const nn::Linear& layer) const {
   return {at::cat({a->weight, start_a}), at::cat({b->weight, start_b.neg()}, 1), scaling_, dropout};
 }
 
+std::optional<nn::LowRank> LoraLinear::plain_low_rank(const nn::Linear& layer) const {
+  if (a->hooked() || b->hooked() || b->bias.defined() || start_a.defined()) return std::nullopt;
+  const auto low = low_rank(layer);
+  return low.dropout > 0 ? std::nullopt : std::optional(low);
+}
+
 at::Tensor LoraLinear::forward(const nn::Linear& layer, const at::Tensor& x) {
   const auto low = low_rank(layer);
   if (!a->hooked() && !b->hooked()) {

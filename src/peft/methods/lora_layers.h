@@ -29,6 +29,7 @@ class LoraLinear : public nn::LinearAdapter {
                    std::make_shared<nn::Linear>(shape.rank, layer.out_features(), shape.bias)) {}
   std::string class_name() const override { return "lora.Linear"; }
   at::Tensor forward(const nn::Linear& layer, const at::Tensor& x) override;
+  std::optional<nn::LowRank> plain_low_rank(const nn::Linear& layer) const override;
   double scaling() const { return scaling_; }
 
   const std::shared_ptr<nn::Linear> a, b;

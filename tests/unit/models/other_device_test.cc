@@ -118,6 +118,7 @@ TEST_P(OtherDeviceModel, TrainsLikeOnTheCpu) {
   }
 }
 
+const char* const kExpertsOf24 = R"({"moe_intermediate_size": 24, "num_experts": 6})";  // not all are chosen
 const char* const kDynamicRope =
     R"({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}, "max_position_embeddings": 2, "attention_dropout": 0.3})";
 const char* const kLongRope =
@@ -130,36 +131,39 @@ const char* const kRelative = R"({"position_embedding_type": "relative_key_query
 
 INSTANTIATE_TEST_SUITE_P(
     Families, OtherDeviceModel,
-    testing::Values(DeviceCase{"llama_gqa_rope3", "padded"}, DeviceCase{"llama_gqa_rope3", "documents"},
-                    DeviceCase{"llama_gqa_rope3", "padded", true},
-                    DeviceCase{"llama_gqa_rope3", "padded", false, at::kBFloat16}, DeviceCase{"gemma2", "holes"},
-                    DeviceCase{"gemma3", "documents"}, DeviceCase{"olmo2", "padded"},
-                    DeviceCase{"granite", "documents"}, DeviceCase{"starcoder2", "documents"},
-                    DeviceCase{"qwen3_moe", "padded"}, DeviceCase{"mixtral", "padded"}, DeviceCase{"gpt2", "plain"},
-                    DeviceCase{"opt_postnorm_proj", "padded"}, DeviceCase{"falcon_new", "holes"},
-                    DeviceCase{"t5_v1_0", "padded"}, DeviceCase{"t5_v1_1", "holes"},
-                    DeviceCase{"t5_v1_0", "padded", true}, DeviceCase{"t5_v1_1", "padded", false, at::kBFloat16},
-                    DeviceCase{"bert_mlm", "padded"}, DeviceCase{"roberta_cls", "padded"},
-                    DeviceCase{"distilbert_mlm", "padded"}, DeviceCase{"electra_cls", "holes"},
-                    DeviceCase{"deberta_v2_cls", "holes"}, DeviceCase{"deberta_v2_mlm", "padded", true},
-                    DeviceCase{"deberta_mlm", "padded"}, DeviceCase{"stablelm_qk_norm", "documents"},
-                    DeviceCase{"llama_gqa_rope3", "documents", false, at::kFloat, kDynamicRope},
-                    DeviceCase{"llama_gqa_rope3", "padded", true, at::kFloat, kDynamicRope},
-                    DeviceCase{"llama_gqa_rope3", "documents", false, at::kFloat, kLongRope},
-                    DeviceCase{"llama_gqa_rope3", "padded", false, at::kFloat, kBloom},
-                    DeviceCase{"llama_gqa_rope3", "holes", false, at::kFloat, kBloom},
-                    DeviceCase{"bert_mlm", "holes", false, at::kFloat, kRelative}));
+    testing::Values(
+        DeviceCase{"llama_gqa_rope3", "padded"}, DeviceCase{"llama_gqa_rope3", "documents"},
+        DeviceCase{"llama_gqa_rope3", "padded", true}, DeviceCase{"llama_gqa_rope3", "padded", false, at::kBFloat16},
+        DeviceCase{"gemma2", "holes"}, DeviceCase{"gemma3", "documents"}, DeviceCase{"olmo2", "padded"},
+        DeviceCase{"granite", "documents"}, DeviceCase{"starcoder2", "documents"}, DeviceCase{"qwen3_moe", "padded"},
+        DeviceCase{"mixtral", "padded"}, DeviceCase{"gpt2", "plain"},
+        DeviceCase{"mixtral", "padded", false, at::kBFloat16}, DeviceCase{"mixtral", "padded", true, at::kBFloat16},
+        DeviceCase{"qwen3_moe", "padded", false, at::kBFloat16, kExpertsOf24},
+        DeviceCase{"qwen2_moe", "holes", false, at::kBFloat16, kExpertsOf24}, DeviceCase{"opt_postnorm_proj", "padded"},
+        DeviceCase{"falcon_new", "holes"}, DeviceCase{"t5_v1_0", "padded"}, DeviceCase{"t5_v1_1", "holes"},
+        DeviceCase{"t5_v1_0", "padded", true}, DeviceCase{"t5_v1_1", "padded", false, at::kBFloat16},
+        DeviceCase{"bert_mlm", "padded"}, DeviceCase{"roberta_cls", "padded"}, DeviceCase{"distilbert_mlm", "padded"},
+        DeviceCase{"electra_cls", "holes"}, DeviceCase{"deberta_v2_cls", "holes"},
+        DeviceCase{"deberta_v2_mlm", "padded", true}, DeviceCase{"deberta_mlm", "padded"},
+        DeviceCase{"stablelm_qk_norm", "documents"},
+        DeviceCase{"llama_gqa_rope3", "documents", false, at::kFloat, kDynamicRope},
+        DeviceCase{"llama_gqa_rope3", "padded", true, at::kFloat, kDynamicRope},
+        DeviceCase{"llama_gqa_rope3", "documents", false, at::kFloat, kLongRope},
+        DeviceCase{"llama_gqa_rope3", "padded", false, at::kFloat, kBloom},
+        DeviceCase{"llama_gqa_rope3", "holes", false, at::kFloat, kBloom},
+        DeviceCase{"bert_mlm", "holes", false, at::kFloat, kRelative}));
 
-TEST(OtherDeviceExperts, TheHostWaitsAsOftenForManyAsForFew) {
-  const auto waits_with = [](int experts, bool keyed) {
+TEST(OtherDeviceExperts, TheHostWaitsAsOftenForManyAsForFewAndNeverInBf16) {
+  const auto waits_with = [](int experts, bool keyed, at::ScalarType dtype = at::kFloat, int layers = 2) {
     const test::TempFolder changed("other_device");
     auto config =
         nlohmann::json::parse(std::ifstream(std::string(TESSERA_TEST_DATA) + "/goldens/A_models/mixtral/config.json"));
     config["num_local_experts"] = experts;
+    config["num_hidden_layers"] = layers;
     std::ofstream(changed.path() + "/config.json") << config.dump();
     const auto model = build_model(changed.path(), nullptr);
     init_weights(*model, 3);
-    model->to(test::fake_device());
+    model->to(test::fake_device(), dtype);
     ModelInput in;
     in.input_ids = (torch::arange(24, at::kLong).view({3, 8}) * 7).remainder(17).to(test::fake_device());
     in.labels = in.input_ids.clone();
@@ -172,6 +176,8 @@ TEST(OtherDeviceExperts, TheHostWaitsAsOftenForManyAsForFew) {
     const auto few = waits_with(2, keyed);
     EXPECT_GT(few, 0);
     EXPECT_EQ(waits_with(6, keyed), few) << keyed;
+    EXPECT_GT(waits_with(2, keyed, at::kFloat, /*layers=*/4), few) << keyed;
+    EXPECT_EQ(waits_with(6, keyed, at::kBFloat16, /*layers=*/4), waits_with(2, keyed, at::kBFloat16)) << keyed;
   }
 }
 

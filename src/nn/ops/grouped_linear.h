@@ -1,0 +1,24 @@
+#pragma once
+// Linear layers of one shape, each of which gets a group of the rows (the experts of a mixture), as one product on
+// devices that have such products. N: rows of all groups, one group behind another.
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <vector>
+
+#include "tessera/nn/linear.h"
+
+namespace tessera::nn {
+
+using Linears = std::vector<std::shared_ptr<Linear>>;
+
+/// Whether grouped_linear() takes these layers, as they are now, for rows of the tokens x [T, in]: on another device
+/// than the CPU, in bfloat16, without bias, with no adapter or with LoRA alone, sides and ranks multiples of 8; packed
+/// ones, all of which are unpacked for each product, where there are no fewer tokens than layers.
+bool can_group(const at::Tensor& x, const Linears& layers);
+
+/// layers[e] of the e-th group of rows of x [N, in]: [N, out]. ends: int32 [layers], on x's device, where each group
+/// ends. Where anything trains, no group may be empty: the gradient of one without rows is not zero on every GPU.
+at::Tensor grouped_linear(const at::Tensor& x, const Linears& layers, const at::Tensor& ends);
+
+}  // namespace tessera::nn
