@@ -118,7 +118,7 @@ TEST_P(OtherDeviceModel, TrainsLikeOnTheCpu) {
   }
 }
 
-const char* const kExpertsOf24 = R"({"moe_intermediate_size": 24, "num_experts": 6})";  // not all are chosen
+const char* const kExpertsOf24 = R"({"moe_intermediate_size": 24, "num_experts": 60})";  // more than choices
 const char* const kDynamicRope =
     R"({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}, "max_position_embeddings": 2, "attention_dropout": 0.3})";
 const char* const kLongRope =
