@@ -78,9 +78,12 @@ Trained train(const MixtureRun& how, bool on_devices) {
       const auto report = peft::apply_adapter(*model, family, *peft::read_adapter_config(folder.path()));
       const auto init = peft::adapter_init(*model, *report.method, 7);
       for (const auto& item : model->named_parameters()) init(item.key(), item.value());
+    }
+    for (const auto& item : model->named_parameters()) {
       const at::NoGradGuard no_grad;
-      for (const auto& item : model->named_parameters())  // B begins with zeros, which hide A's gradient
-        if (item.key().find("lora_B") != std::string::npos) item.value().add_(0.05);
+      // Rounding must send no token to another expert; and B begins with zeros, which hide A's gradient.
+      if (item.key().ends_with("moe.gate.weight")) item.value().mul_(100);
+      if (item.key().find("lora_B") != std::string::npos) item.value().add_(0.05);
     }
     for (const auto& item : model->named_parameters())
       if (!how.frozen.empty() && item.key().find(how.frozen) != std::string::npos)
