@@ -68,6 +68,13 @@ bool is_of_positions(const ModelTensor& t) {
 
 }  // namespace
 
+std::string of_any_expert(const std::string& parameter) {
+  const auto at = parameter.find(kExperts);
+  if (at == std::string::npos) return {};
+  const auto number = at + kExperts.size();
+  return parameter.substr(0, number) + parameter.substr(std::min(parameter.size(), parameter.find('.', number)));
+}
+
 bool sees_tokens(const std::string& parameter, std::int64_t experts_per_token) {
   const auto at = parameter.find(kExperts);
   return at == std::string::npos || std::atoll(parameter.c_str() + at + kExperts.size()) < experts_per_token;

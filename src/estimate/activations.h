@@ -45,6 +45,10 @@ ActivationShape encoder_shape(const std::vector<ModelTensor>& tensors);
 bool closes_branch(const std::string& path);
 bool is_in_attention(const std::string& path);
 
+/// The name of a parameter of a mixture's expert, without the expert's number: equal for all of them. Empty: it is of
+/// none.
+std::string of_any_expert(const std::string& parameter);
+
 /// Of the experts of a mixture the first so many stand for those that a token is sent to.
 bool sees_tokens(const std::string& parameter, std::int64_t experts_per_token);
 

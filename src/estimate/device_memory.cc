@@ -45,7 +45,7 @@ struct ProjectionGroups {
 DeviceShape device_shape(const std::vector<ModelTensor>& tensors) {
   DeviceShape out;
   ProjectionGroups attention, others;
-  std::map<std::string, std::int64_t> heads;
+  std::map<std::string, std::int64_t> heads, of_experts;
   std::int64_t table = 0;
   for (const auto& t : tensors) {
     if (t.shape.size() != 2) continue;
@@ -54,7 +54,9 @@ DeviceShape device_shape(const std::vector<ModelTensor>& tensors) {
       auto& numel = is_head(t.name) ? out.head_numel : table;
       numel = std::max(numel, t.numel());
     } else if (is_linear(t)) {
-      out.largest_matrix = std::max(out.largest_matrix, t.numel());
+      const auto experts = of_any_expert(t.name);
+      if (!experts.empty()) out.expert_rows = t.experts_per_token;
+      out.largest_matrix = std::max(out.largest_matrix, experts.empty() ? t.numel() : of_experts[experts] += t.numel());
       heads[unit] += t.heads;
       (is_in_attention(module_of(t.name)) ? attention : others).add(t);
     }
@@ -171,22 +173,25 @@ DeviceParts::DeviceParts(const ModelSizes& s, const DeviceJob& job)
   add_head(s, job);
 }
 
-/// The largest of three moments.
+/// The largest of these moments.
 std::int64_t DeviceParts::working_of_block(const DeviceJob& job) const {
   const auto tokens = most_tokens(job), one = tokens * compute_;
   const auto& d = job.shape;
   const auto& a = job.activations;
   // Of the feed-forward layer's last projection: the gradient of its input, that input made again, and, in the same
   // pass, the gradients of what it is made from.
-  const auto feed_forward = one * (2 * d.inner + d.made) + job.adapters.working;
+  const auto rows = one * std::max<std::int64_t>(1, d.expert_rows);
+  const auto feed_forward = rows * (2 * d.inner + d.made) + job.adapters.working;
+  // Of experts, the gradients of two projections and of their inputs.
+  const auto experts = d.expert_rows > 0 ? rows * 2 * (d.inner + a.hidden) : 0;
   // Of attention: gradients of its result, of q, k and v, one of q in 32 bits and, where heads share keys, those of k
   // and v for each head. What the feed-forward layer kept is free by then.
   const auto shared = d.keys < d.attended ? 2 * d.attended : 0;
   const auto attention =
       one * (2 * d.attended + 2 * d.keys + shared) + 4 * tokens * d.attended - one * (d.made + a.hidden);
   // Of a product with a packed matrix: that matrix unpacked.
-  const auto unpacked = one * d.inner + unpacked_;
-  return std::max({feed_forward, attention, unpacked});
+  const auto unpacked = rows * d.inner + unpacked_;
+  return std::max({feed_forward, experts, attention, unpacked});
 }
 
 void DeviceParts::add_activations(const DeviceJob& job) {

@@ -16,7 +16,8 @@ struct DeviceShape {
   std::int64_t keys = 0;            // of an attention; as many values
   std::int64_t heads = 0;           // of all attentions that keep a number for each query and head
   std::int64_t heads_largest = 0;   // of those in one block
-  std::int64_t largest_matrix = 0;  // elements of the largest matrix in a block
+  std::int64_t largest_matrix = 0;  // elements of the largest matrix in a block; of experts all that compute as one
+  std::int64_t expert_rows = 0;     // of a token, one for each expert that it goes to; 0: no mixture
   bool tied = true;                 // the output head is the table of tokens
   std::int64_t head_numel = 0;      // elements of the head
 };

@@ -104,6 +104,24 @@ TEST_F(DeviceMemory, CountsWhatABlocksBackwardWorksWith) {
   }
 }
 
+// No GPU has measured a mixture yet.
+TEST_F(DeviceMemory, OfAMixtureWorksOnAllExpertsTogether) {
+  constexpr std::int64_t kHidden = 1024, kInner = 512, kExperts = 8, kPerToken = 4;
+  std::ofstream(folder_ + "/config.json")
+      << R"({"model_type": "qwen3_moe", "hidden_size": 1024, "moe_intermediate_size": 512, "intermediate_size": 64,
+             "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 64, "num_hidden_layers": 2,
+             "num_experts": 8, "num_experts_per_tok": 4, "decoder_sparse_step": 1, "vocab_size": 1024})";
+  const auto tensors = read_model_tensors(folder_);
+  const auto shape = device_shape(tensors);
+  EXPECT_EQ(shape.expert_rows, kPerToken);
+  EXPECT_EQ(shape.largest_matrix, kExperts * kInner * kHidden);
+  // Gradients of gate, up and of their inputs, of each row; the gradient that comes in, and the block's output.
+  const auto request = gpu_job(4, 8);
+  const double tokens = 4 * 2048, rows = tokens * kPerToken;
+  EXPECT_NEAR(part_of(device_plan_for(request, tensors), "a block's backward"),
+              2 * (rows * 2 * (kInner + kHidden) + tokens * 2 * kHidden), 1e6);
+}
+
 TEST_F(DeviceMemory, OfAHeadThatTrainsCountsLogitsAndASumInThirtyTwoBits) {
   auto request = gpu_job(8, 0);
   const auto plan = device_plan_for(request, llama(k1B));
