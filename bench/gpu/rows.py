@@ -53,8 +53,16 @@ def llama(hidden, layers, heads, kv, ffn, vocab=128256):
             "tie_word_embeddings": hidden <= 3072}
 
 
+def mixture(hidden, layers, heads, kv, ffn, experts, per_token, vocab):
+    """Qwen3-MoE; ffn: of an expert."""
+    return {**llama(hidden, layers, heads, kv, ffn, vocab), "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe",
+            "head_dim": hidden // heads, "moe_intermediate_size": ffn, "num_experts": experts, "num_experts_per_tok": per_token,
+            "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": []}
+
+
 MODELS = {"tiny": llama(64, 2, 4, 2, 128, 512), "1b": llama(2048, 16, 32, 8, 8192), "3b": llama(3072, 28, 24, 8, 8192),
-          "8b": llama(4096, 32, 32, 8, 14336)}
+          "8b": llama(4096, 32, 32, 8, 14336), "mixture": mixture(2048, 4, 16, 4, 768, 128, 8, 32768)}
+TINY_MIXTURE = {**mixture(48, 2, 4, 2, 32, 8, 2, 260), "bos_token_id": 256, "eos_token_id": 258, "initializer_range": 0.05}
 
 THREADS = 2  # of a program that runs beside others
 OFFLOADED = ["launch", "--use_fsdp", "--fsdp_offload_params", "true", "--num_processes", "1",
@@ -63,7 +71,7 @@ OFFLOADED = ["launch", "--use_fsdp", "--fsdp_offload_params", "true", "--num_pro
 
 def parameters(config):
     hidden, kv = config["hidden_size"], config["hidden_size"] // config["num_attention_heads"] * config["num_key_value_heads"]
-    layer = 2 * hidden * (hidden + kv) + 3 * hidden * config["intermediate_size"] + 2 * hidden
+    layer = 2 * hidden * (hidden + kv) + 3 * hidden * config["intermediate_size"] * config.get("num_experts", 1) + 2 * hidden
     return config["num_hidden_layers"] * layer + (1 if config["tie_word_embeddings"] else 2) * config["vocab_size"] * hidden
 
 
@@ -190,8 +198,11 @@ class Rows:
         made = folder / name
         if not made.exists():
             config, part, dtype = Path(self.work.name) / f"{name}_config", folder / f"{name}.part", "bfloat16"
-            if name == "tiny_chat":
-                config, dtype = ROOT / "tests/data/tiny_chat", "float32"
+            if name.startswith("tiny_"):
+                shutil.copytree(ROOT / "tests/data/tiny_chat", config)
+                dtype = "float32"
+                if name == "tiny_mixture":
+                    (config / "config.json").write_text(json.dumps(TINY_MIXTURE))
             else:
                 config.mkdir()
                 (config / "config.json").write_text(json.dumps(MODELS[name]))
@@ -244,7 +255,7 @@ def close(mine, other, tolerance):
     return worst
 
 
-def same_losses(rows, row, flags, tolerance):
+def same_losses(rows, row, model, flags, tolerance):
     """`tessera sft` on the CPU, and on the device in both forms: resident (stopped in the middle and resumed), and offloaded.
 
     Returns the first function of this, for Rows.side_by_side."""
@@ -262,8 +273,8 @@ def same_losses(rows, row, flags, tolerance):
             assert len(mine) == steps, f"expected {steps} steps, found {mine}"
             return {"losses": mine, **check(mine)}
 
-        words = [rows.programs / "tessera", *launch, "sft", "--model_name_or_path", rows.models["tiny_chat"], "--dataset_name", ROOT / "tests/data/tiny_chat",
-                 "--dataset_cache_dir", folder("cache"), "--output_dir", out, "--logging_steps", "1", "--disable_tqdm",
+        words = [rows.programs / "tessera", *launch, "sft", "--model_name_or_path", rows.models[model],
+                 "--dataset_name", ROOT / "tests/data/tiny_chat", "--dataset_cache_dir", folder("cache"), "--output_dir", out, "--logging_steps", "1", "--disable_tqdm",
                  "--max_seq_length", "128", "--seed", "7", "--learning_rate", "1e-2", "--max_steps", "6", "--print_model", "false", *flags]
         rows.run(f"sft {name} {row}", [*words, *more], 90, read)
 
@@ -358,13 +369,20 @@ def run_tests(rows, options):
     runs = ["llama_dora", "t5_full"] if rows.dry else ["bert_lora_cls", "gpt2_lora", "hf_trainer", "llama_dora", "llama_lora_embed", "t5_full",
                                                       "t5_layers_patterns", "t5_lora_qv", "t5u_dora_save_head"]
     lora = ["--use_peft_lora", "--lora_r", "4", "--lora_target_modules", "all-linear", "--lora_dropout", "0.1"]
-    settings = [("full fp32", [], 1e-4), ("NF4 LoRA bf16", ["--bf16", "--use_4bit_quantization", *lora], 3e-2),
-                ("full bf16", ["--bf16"], 3e-2), ("LoRA bf16 recomputation", ["--bf16", "--gradient_checkpointing", *lora], 3e-2),
-                ("8-bit AdamW", ["--optim", "adamw_8bit"], 3e-2), ("Adafactor", ["--optim", "adafactor"], 1e-4)]
-    rows.make("tiny_chat", Path(rows.work.name))
-    for row, flags, tolerance in settings[:2] if rows.dry else settings:
-        if "tiny_chat" in rows.models:
-            tasks.append(same_losses(rows, row, flags, tolerance))
+    of_experts = ["--use_peft_lora", "--lora_r", "8", "--lora_target_modules", "all-linear", "--lora_dropout", "0"]
+    settings = [("full fp32", "tiny_chat", [], 1e-4), ("NF4 LoRA bf16", "tiny_chat", ["--bf16", "--use_4bit_quantization", *lora], 3e-2),
+                ("full bf16", "tiny_chat", ["--bf16"], 3e-2),
+                ("LoRA bf16 recomputation", "tiny_chat", ["--bf16", "--gradient_checkpointing", *lora], 3e-2),
+                ("mixture full bf16", "tiny_mixture", ["--bf16"], 3e-2),
+                ("mixture LoRA bf16", "tiny_mixture", ["--bf16", *of_experts], 3e-2),
+                ("mixture NF4 LoRA bf16", "tiny_mixture", ["--bf16", "--use_4bit_quantization", *of_experts], 3e-2),
+                ("8-bit AdamW", "tiny_chat", ["--optim", "adamw_8bit"], 3e-2), ("Adafactor", "tiny_chat", ["--optim", "adafactor"], 1e-4)]
+    settings = [s for s in settings if not rows.dry or s[0] in ("full fp32", "NF4 LoRA bf16", "mixture full bf16")]
+    for model in sorted({model for _, model, *_ in settings}):
+        rows.make(model, Path(rows.work.name))
+    for row, model, flags, tolerance in settings:
+        if model in rows.models:
+            tasks.append(same_losses(rows, row, model, flags, tolerance))
         else:
             rows.write(f"sft {row}", "left out", why="the model was not made")
     if "tiny_chat" in rows.models:
@@ -399,7 +417,8 @@ BENCH = [("1 1B LoRA", "1b", 8, 5.5, ["--lora_r", "16"]),
          ("4 8B LoRA", "8b", 4, 32.1, ["--lora_r", "16"]),
          ("5 8B LoRA recomputation", "8b", 4, 46.7, ["--lora_r", "16", "--activation_checkpointing"]),
          ("6 8B NF4 recomputation", "8b", 4, 46.7, ["--lora_r", "16", "--load_in_4bit", "--activation_checkpointing"]),
-         ("3 3B full", "3b", 4, 20.5, [])]
+         ("3 3B full", "3b", 4, 20.5, []),
+         ("9 mixture full", "mixture", 4, 1.7, [])]
 
 
 def run_peer(rows, row, model, batch, length, gflop, steps, flags):
