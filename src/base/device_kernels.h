@@ -121,14 +121,14 @@ struct DeviceMoment {
   const float *values, *thresholds;  // by code, ascending; the latter by code but the first
 };
 
-/// One step of AdamW whose moments are codes, in place: of 8 bits in blocks of 256 elements, or of 4 in blocks of 128,
-/// two in a byte, the first in the high half. The last block may be shorter, by an even number where two share a byte.
-///   g = gradient * factor;  m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2;  d = sqrt(v) / correction2 +
-///   eps kDeviceBnbAdam: p = decay * p - rate * m / d;  kDeviceTorchaoAdam: p = p - decay * p - rate * (m /
-///   correction1) / d
-/// Then a block's scale is its largest magnitude (NaN if any is NaN), at least least_scale, and the code of x is the
-/// number of thresholds up to x * (1 / scale), torchao: x / scale; 0 for NaN. Double numbers are rounded once, as
-/// there.
+/// One step of AdamW whose moments are codes, in place: of 8 bits in blocks of 256 elements, or (torchao) of 4 in
+/// blocks of 128, two in a byte, the first in the high half. The last block may be shorter; it is even where two share
+/// a byte.
+///   g = gradient * factor;  m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2
+///   kDeviceBnbAdam:      p = decay * p - rate * m / (sqrt(v) / correction2 + eps)
+///   kDeviceTorchaoAdam:  p = p - decay * p - rate * (m / correction1) / (sqrt(v) / correction2 + eps)
+/// Then a block's scale is its largest magnitude (NaN if any is), at least least_scale, and x has the code that is the
+/// number of thresholds up to x * (1 / scale), torchao: x / scale; 0 for NaN. Numbers are double as in DeviceAdam.
 struct DeviceBlockAdam {
   float* p;
   const void* gradient;

@@ -94,6 +94,7 @@ struct Moment {
   std::uint32_t words[kUnits];
   float x[kUnits][kUnit];
 
+  /// Rounded once.
   __device__ __forceinline__ void decode(const Map<kBits>& map, float scale) {
 #pragma unroll
     for (int u = 0; u < kUnits; ++u)
@@ -112,12 +113,12 @@ struct Moment {
   }
   template <class Rule>
   __device__ __forceinline__ void encode(const Map<kBits>& map, float scale) {
-    const float unit = Rule::unit_of(scale);
+    const float measure = Rule::measure_of(scale);
 #pragma unroll
     for (int u = 0; u < kUnits; ++u) {
       words[u] = 0;
 #pragma unroll
-      for (int k = 0; k < kUnit; ++k) words[u] |= map.code_of(Rule::scaled(x[u][k], unit)) << bit_of<kBits>(k);
+      for (int k = 0; k < kUnit; ++k) words[u] |= map.code_of(Rule::measured(x[u][k], measure)) << bit_of<kBits>(k);
     }
   }
 };

@@ -139,11 +139,12 @@ TESSERA_BOTH void adam_step(const AdamNumbers& u, float gradient, float& p, floa
   p = add(mul(p, u.decay), -divide(mul(m, u.step_size), denominator));
 }
 
-/// bitsandbytes' AdamW over codes, its numbers rounded to float32: step() rounds as Rule::kBnbAdam does, and a value
-/// gets its code times the inverse of its block's scale.
+/// bitsandbytes' AdamW over codes, its numbers rounded to float32 (rest: 1 - beta). step() rounds after each operation,
+/// products that are added at once with their sums: as Rule::kBnbAdam in optim/update.cc. measured() is the value that
+/// gets a code: x times the inverse of its block's scale, which is rounded, too.
 struct BnbAdam {
-  float beta1, rest1, beta2, rest2, eps, decay, rate, correction2;  // rest: 1 - beta
-  template <class Options>                                          // base/device_kernels.h
+  float beta1, rest1, beta2, rest2, eps, decay, rate, correction2;
+  template <class Options>  // base/device_kernels.h
   explicit BnbAdam(const Options& o)
       : beta1(static_cast<float>(o.beta1)),
         rest1(static_cast<float>(1 - o.beta1)),
@@ -159,11 +160,11 @@ struct BnbAdam {
     const float denominator = add(divide(root(v), correction2), eps);
     p = add(mul(p, decay), divide(mul(m, -rate), denominator));
   }
-  static TESSERA_BOTH float unit_of(float scale) { return divide(1.0f, scale); }
-  static TESSERA_BOTH float scaled(float x, float unit) { return mul(x, unit); }
+  static TESSERA_BOTH float measure_of(float scale) { return divide(1.0f, scale); }
+  static TESSERA_BOTH float measured(float x, float measure) { return mul(x, measure); }
 };
 
-/// torch's lerp, exact at both ends: the difference is rounded, then the result.
+/// torch's lerp, exact at both ends: rounds the difference, then the result.
 struct Lerp {
   float weight, rest;  // rest: 1 - weight
   bool nearer_start;
@@ -175,7 +176,7 @@ struct Lerp {
   }
 };
 
-/// torchao's: Rule::kTorchaoAdam, and values are divided by the scale.
+/// torchao's, which rounds in the same way, as Rule::kTorchaoAdam; values are divided by the scale.
 struct TorchaoAdam {
   Lerp first, second;
   float eps, decay, rate, correction1, correction2;
@@ -194,8 +195,8 @@ struct TorchaoAdam {
     const float denominator = add(divide(root(v), correction2), eps);
     p = add(add(p, -mul(p, decay)), -divide(mul(divide(m, correction1), rate), denominator));
   }
-  static TESSERA_BOTH float unit_of(float scale) { return scale; }
-  static TESSERA_BOTH float scaled(float x, float unit) { return divide(x, unit); }
+  static TESSERA_BOTH float measure_of(float scale) { return scale; }
+  static TESSERA_BOTH float measured(float x, float measure) { return divide(x, measure); }
 };
 
 }  // namespace tessera::cuda

@@ -1,4 +1,4 @@
-// Compiled with -ffp-contract=off: dropout, 4-bit values and rotation have the bits of the GPU.
+// Compiled with -ffp-contract=off: dropout, 4-bit values, rotation and Adam have the bits of the GPU.
 #include "host_kernels.h"
 
 #include <algorithm>
@@ -261,8 +261,8 @@ void keep_moment(const DeviceBlockAdam& a, const DeviceMoment& moment, std::int6
   moment.scales[begin * a.codes_in_byte / 256] = scale;
   const float* end = moment.thresholds + (a.codes_in_byte == 1 ? 255 : 15);
   for (std::size_t k = 0; k < x.size(); ++k) {
-    const float scaled = Rule::scaled(x[k], Rule::unit_of(scale));
-    const auto code = std::partition_point(moment.thresholds, end, [&](float t) { return scaled >= t; });
+    const float measured = Rule::measured(x[k], Rule::measure_of(scale));
+    const auto code = std::partition_point(moment.thresholds, end, [&](float t) { return measured >= t; });
     const auto i = begin + static_cast<std::int64_t>(k);
     auto& byte = moment.codes[i / a.codes_in_byte];
     const auto bits = static_cast<int>(code - moment.thresholds);
