@@ -111,6 +111,37 @@ struct DeviceAdam {
   double beta1, beta2, eps, decay, step_size, inv_sqrt_correction2, l2;
 };
 
+/// Whose AdamW over codes: where it rounds (optim/update.cc), and how a value gets its code (optim/state_codec.h).
+enum DeviceBlockAdamRule : std::int32_t { kDeviceBnbAdam = 0, kDeviceTorchaoAdam = 1 };
+
+/// A moment in codes: values[code] * scales[block].
+struct DeviceMoment {
+  std::uint8_t* codes;
+  float* scales;                     // one a block
+  const float *values, *thresholds;  // by code, ascending; the latter by code but the first
+};
+
+/// One step of AdamW whose moments are codes, in place: of 8 bits in blocks of 256 elements, or (torchao) of 4 in
+/// blocks of 128, two in a byte, the first in the high half. The last block may be shorter; it is even where two share
+/// a byte.
+///   g = gradient * factor;  m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2
+///   kDeviceBnbAdam:      p = decay * p - rate * m / (sqrt(v) / correction2 + eps)
+///   kDeviceTorchaoAdam:  p = p - decay * p - rate * (m / correction1) / (sqrt(v) / correction2 + eps)
+/// Then a block's scale is its largest magnitude (NaN if any is), at least least_scale, and x has the code that is the
+/// number of thresholds up to x * (1 / scale), torchao: x / scale; 0 for NaN. Numbers are double as in DeviceAdam.
+struct DeviceBlockAdam {
+  float* p;
+  const void* gradient;
+  DeviceDtype gradient_dtype;
+  DeviceMoment m, v;
+  std::int64_t numel;
+  std::int32_t codes_in_byte;  // 1 or 2
+  float least_scale;
+  const float* factor;  // of the gradient, one number of the device, or null: 1
+  DeviceBlockAdamRule rule;
+  double beta1, beta2, eps, decay, rate, correction1, correction2;
+};
+
 /// sums[b] = the sum of squares of the b-th part of x, in double; parts: blocks of ceil(numel / parts) elements but for
 /// the last ones, which may be shorter or empty (0); added in the same order in every run.
 struct DeviceSquares {
@@ -132,7 +163,7 @@ struct DeviceRankSum {
   bool accumulate;
 };
 
-constexpr std::int32_t kDeviceKernelsVersion = 3;
+constexpr std::int32_t kDeviceKernelsVersion = 4;
 
 struct DeviceKernels {
   std::int32_t version;
@@ -148,6 +179,7 @@ struct DeviceKernels {
   int (*cross_entropy)(void* stream, const DeviceCrossEntropy*);
   int (*four_bit)(void* stream, const DeviceFourBit*);
   int (*adam)(void* stream, const DeviceAdam*);
+  int (*block_adam)(void* stream, const DeviceBlockAdam*);
   int (*squares)(void* stream, const DeviceSquares*);
   int (*rank_sum)(void* stream, const DeviceRankSum*);
 };

@@ -139,4 +139,64 @@ TESSERA_BOTH void adam_step(const AdamNumbers& u, float gradient, float& p, floa
   p = add(mul(p, u.decay), -divide(mul(m, u.step_size), denominator));
 }
 
+/// bitsandbytes' AdamW over codes, its numbers rounded to float32 (rest: 1 - beta). step() rounds after each operation,
+/// products that are added at once with their sums: as Rule::kBnbAdam in optim/update.cc. measured() is the value that
+/// gets a code: x times the inverse of its block's scale, which is rounded, too.
+struct BnbAdam {
+  float beta1, rest1, beta2, rest2, eps, decay, rate, correction2;
+  template <class Options>  // base/device_kernels.h
+  explicit BnbAdam(const Options& o)
+      : beta1(static_cast<float>(o.beta1)),
+        rest1(static_cast<float>(1 - o.beta1)),
+        beta2(static_cast<float>(o.beta2)),
+        rest2(static_cast<float>(1 - o.beta2)),
+        eps(static_cast<float>(o.eps)),
+        decay(static_cast<float>(o.decay)),
+        rate(static_cast<float>(o.rate)),
+        correction2(static_cast<float>(o.correction2)) {}
+  TESSERA_BOTH void step(float g, float& p, float& m, float& v) const {
+    m = mul_add(g, rest1, mul(m, beta1));
+    v = mul_add(mul(g, rest2), g, mul(v, beta2));
+    const float denominator = add(divide(root(v), correction2), eps);
+    p = add(mul(p, decay), divide(mul(m, -rate), denominator));
+  }
+  static TESSERA_BOTH float measure_of(float scale) { return divide(1.0f, scale); }
+  static TESSERA_BOTH float measured(float x, float measure) { return mul(x, measure); }
+};
+
+/// torch's lerp, exact at both ends: rounds the difference, then the result.
+struct Lerp {
+  float weight, rest;  // rest: 1 - weight
+  bool nearer_start;
+  explicit Lerp(double weight)
+      : weight(static_cast<float>(weight)), rest(static_cast<float>(1 - weight)), nearer_start(weight < 0.5) {}
+  TESSERA_BOTH float operator()(float from, float to) const {
+    const float way = add(to, -from);
+    return nearer_start ? mul_add(way, weight, from) : mul_add(-way, rest, to);
+  }
+};
+
+/// torchao's, which rounds in the same way, as Rule::kTorchaoAdam; values are divided by the scale.
+struct TorchaoAdam {
+  Lerp first, second;
+  float eps, decay, rate, correction1, correction2;
+  template <class Options>
+  explicit TorchaoAdam(const Options& o)
+      : first(1 - o.beta1),
+        second(1 - o.beta2),
+        eps(static_cast<float>(o.eps)),
+        decay(static_cast<float>(o.decay)),
+        rate(static_cast<float>(o.rate)),
+        correction1(static_cast<float>(o.correction1)),
+        correction2(static_cast<float>(o.correction2)) {}
+  TESSERA_BOTH void step(float g, float& p, float& m, float& v) const {
+    m = first(m, g);
+    v = second(v, mul(g, g));
+    const float denominator = add(divide(root(v), correction2), eps);
+    p = add(add(p, -mul(p, decay)), -divide(mul(divide(m, correction1), rate), denominator));
+  }
+  static TESSERA_BOTH float measure_of(float scale) { return scale; }
+  static TESSERA_BOTH float measured(float x, float measure) { return divide(x, measure); }
+};
+
 }  // namespace tessera::cuda

@@ -10,6 +10,7 @@ int dropout(void* stream, const DeviceDropout* args);
 int cross_entropy(void* stream, const DeviceCrossEntropy* args);
 int four_bit(void* stream, const DeviceFourBit* args);
 int adam(void* stream, const DeviceAdam* args);
+int block_adam(void* stream, const DeviceBlockAdam* args);
 int squares(void* stream, const DeviceSquares* args);
 int rank_sum(void* stream, const DeviceRankSum* args);
 

@@ -40,7 +40,7 @@ extern "C" __attribute__((visibility("default"))) const tessera::DeviceKernels* 
   using namespace tessera;
   static constexpr DeviceKernels kTable = {kDeviceKernelsVersion, error_text,     capability, host_register,
                                            host_unregister,       cuda::rotary,   cuda::gate, cuda::dropout,
-                                           cuda::cross_entropy,   cuda::four_bit, cuda::adam, cuda::squares,
-                                           cuda::rank_sum};
+                                           cuda::cross_entropy,   cuda::four_bit, cuda::adam, cuda::block_adam,
+                                           cuda::squares,         cuda::rank_sum};
   return &kTable;
 }

@@ -83,6 +83,7 @@ void BlockOptimizer::update_there(std::size_t flat, const at::Tensor& gradient) 
 }
 
 void BlockOptimizer::update_run(const Run& run) const {
+  if (run.packed && there_->update(run.update, run.parameter, run.gradient, run.values, run.scales)) return;
   const auto together = run.packed ? options_.codec->codes_in_byte() : 1;
   for (std::int64_t begin = 0; begin < run.parameter.numel(); begin += kPieceOfRun) {
     const auto count = std::min(kPieceOfRun, run.parameter.numel() - begin);

@@ -5,11 +5,14 @@
 #include <ATen/ops/bucketize.h>
 #include <ATen/ops/div.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/index_select.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/stack.h>
 
 #include <vector>
+
+#include "tensor/device_kernels.h"
 
 namespace tessera::optim {
 namespace {
@@ -63,6 +66,41 @@ void DeviceBlocks::encode(bool with_signs, const at::Tensor& values, const at::T
   }
   const auto pairs = each.view({-1, 2});
   codes.copy_(pairs.select(1, 0).bitwise_left_shift(4).bitwise_or_(pairs.select(1, 1)));
+}
+
+bool DeviceBlocks::update(const Update& u, const at::Tensor& parameter, const at::Tensor& gradient,
+                          const std::array<at::Tensor, kMaxStates>& codes,
+                          const std::array<at::Tensor, kMaxStates>& scales) const {
+  const bool bnb = u.rule == Rule::kBnbAdam, torchao = u.rule == Rule::kTorchaoAdam;
+  if (!(bnb || torchao) || parameter.scalar_type() != at::kFloat || !tensor::has_device_kernels(gradient)) return false;
+  const auto moment = [&](std::size_t k) {
+    const auto& [values, thresholds] = map(/*with_signs=*/k == 0);
+    return DeviceMoment{.codes = tensor::written_there<std::uint8_t>(codes[k]),
+                        .scales = tensor::written_there<float>(scales[k]),
+                        .values = tensor::read_there<float>(values),
+                        .thresholds = tensor::read_there<float>(thresholds)};
+  };
+  const auto factor =
+      u.gradient_factor == 1 ? at::Tensor() : at::full({1}, u.gradient_factor, gradient.options().dtype(at::kFloat));
+  tensor::launch(&DeviceKernels::block_adam, "block_adam", parameter,
+                 DeviceBlockAdam{.p = tensor::written_there<float>(parameter),
+                                 .gradient = tensor::read_there(gradient),
+                                 .gradient_dtype = tensor::device_dtype(gradient.scalar_type()),
+                                 .m = moment(0),
+                                 .v = moment(1),
+                                 .numel = parameter.numel(),
+                                 .codes_in_byte = static_cast<std::int32_t>(codec_->codes_in_byte()),
+                                 .least_scale = codec_->least_scale(),
+                                 .factor = tensor::read_there<float>(factor),
+                                 .rule = bnb ? kDeviceBnbAdam : kDeviceTorchaoAdam,
+                                 .beta1 = u.beta1,
+                                 .beta2 = u.beta2,
+                                 .eps = u.eps,
+                                 .decay = u.decay,
+                                 .rate = bnb ? u.step_size : u.lr,
+                                 .correction1 = u.correction1,
+                                 .correction2 = u.correction2});
+  return true;
 }
 
 }  // namespace tessera::optim

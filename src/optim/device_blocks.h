@@ -1,12 +1,13 @@
 #pragma once
-// Codes of states (state_codec.h) on another device than the CPU, made and read by libtorch's operators: those that
-// the codec gives the same values on the CPU.
+// Codes of states (state_codec.h) on another device than the CPU, made and read by libtorch's operators or by a kernel
+// of the device: those that the codec gives the same values on the CPU.
 #include <ATen/core/Tensor.h>
 
 #include <array>
 #include <memory>
 
 #include "optim/state_codec.h"
+#include "tessera/optim/update.h"
 
 namespace tessera::optim {
 
@@ -18,6 +19,10 @@ class DeviceBlocks {
   at::Tensor decode(bool with_signs, const at::Tensor& codes, const at::Tensor& scales, std::int64_t numel) const;
   /// Such values become codes and scales.
   void encode(bool with_signs, const at::Tensor& values, const at::Tensor& codes, const at::Tensor& scales) const;
+  /// A step of AdamW in codes over whole blocks, in one pass of the device's kernel. False, and nothing is done, where
+  /// there is none for this rule or these tensors.
+  bool update(const Update& update, const at::Tensor& parameter, const at::Tensor& gradient,
+              const std::array<at::Tensor, kMaxStates>& codes, const std::array<at::Tensor, kMaxStates>& scales) const;
 
  private:
   struct Map {

@@ -203,7 +203,7 @@ class Case {
       std::snprintf(text, sizeof text, "element %zu of %zu is %.9g, not %.9g", k, a.bytes / size, x, y);
       return text;
     }
-    return "";
+    return a.exact ? "its last bytes differ" : "";
   }
 
   std::string name_;
@@ -482,6 +482,93 @@ std::string check_adam() {
   return "";
 }
 
+/// Ascending, in [-1, 1] or above 0, denser near 0; and what lies half-way between them.
+struct CodeMap {
+  std::vector<float> values, thresholds;
+  CodeMap(int bits, bool with_signs) {
+    const int count = 1 << bits;
+    for (int i = 0; i < count; ++i) {
+      const float place = static_cast<float>(with_signs ? 2 * i + 1 - count : i) / static_cast<float>(count - 1);
+      values.push_back(place * std::fabs(place));
+      if (i > 0) thresholds.push_back((values[i - 1] + values[i]) / 2);
+    }
+  }
+};
+
+struct BlockAdamKind {
+  const char* name;
+  DeviceBlockAdamRule rule;
+  std::int32_t codes_in_byte;
+  int bits() const { return 8 / codes_in_byte; }
+  std::int64_t block() const { return 256 / codes_in_byte; }
+};
+constexpr BlockAdamKind kBlockAdamKinds[] = {{"bitsandbytes, 8 bits", kDeviceBnbAdam, 1},
+                                             {"torchao, 8 bits", kDeviceTorchaoAdam, 1},
+                                             {"torchao, 4 bits", kDeviceTorchaoAdam, 2}};
+
+DeviceBlockAdam block_adam_step(const BlockAdamKind& kind) {
+  DeviceBlockAdam a{};
+  a.rule = kind.rule, a.codes_in_byte = kind.codes_in_byte;
+  a.least_scale = kind.rule == kDeviceBnbAdam ? 0.0f : 1e-12f;
+  a.beta1 = 0.9, a.beta2 = 0.999, a.eps = 1e-8, a.rate = 1e-3, a.correction1 = 0.19, a.correction2 = 0.05;
+  a.decay = kind.rule == kDeviceBnbAdam ? 0.9999 : 1e-4;
+  return a;
+}
+
+/// odd: moments are the gradient and its square, gradients are thresholds, with a block of zeros, NaN and infinity.
+std::string check_block_adam(const BlockAdamKind& kind, std::int64_t numel, DeviceDtype dtype, std::size_t shift,
+                             bool odd) {
+  Case c(text("%s, numel %lld, gradient %d, shift %zu, odd %d", kind.name, (long long)numel, dtype, shift, odd));
+  const CodeMap with_signs(kind.bits(), true), without(kind.bits(), false);
+  const auto bytes = static_cast<std::size_t>((numel + kind.codes_in_byte - 1) / kind.codes_in_byte);
+  const auto blocks = static_cast<std::size_t>((numel + kind.block() - 1) / kind.block());
+  const int p = c.in(numel, kDeviceFloat, 1, shift), g = c.in(numel, dtype, 0.1f, shift);
+  for (std::int64_t i = 0; odd && i < numel; ++i) {
+    const auto& t = with_signs.thresholds;
+    const auto block = i / kind.block(), place = i % kind.block();
+    float value = place == 0 ? 1.0f : t[static_cast<std::size_t>(i) % t.size()];
+    if (block == 1) value = 0;
+    if (block == 2 && place == 7) value = NAN;
+    if (block == 3 && place == 127) value = -INFINITY;
+    c.set(g, i, value);
+  }
+  int codes[2], scales[2], values[2], thresholds[2];
+  for (int k = 0; k < 2; ++k) {
+    const auto& map = k == 0 ? with_signs : without;
+    codes[k] = c.raw(random_bytes(bytes, 21 + static_cast<std::uint32_t>(k)), shift);
+    scales[k] = c.in(static_cast<std::int64_t>(blocks), kDeviceFloat, 0.1f, shift);
+    for (std::int64_t b = 0; b < static_cast<std::int64_t>(blocks); ++b)
+      c.set(scales[k], b, std::fabs(c.value(scales[k], b)));
+    values[k] = c.raw(map.values), thresholds[k] = c.raw(map.thresholds);
+    if (odd) c.within(scales[k], {});  // of NaN any bits
+  }
+  if (odd) c.within(p, {});
+  const int factor = c.raw(std::vector<float>{0.73f});
+  return c.check([&](const DeviceKernels& k, void* queue) {
+    auto a = block_adam_step(kind);
+    const auto moment = [&](int i) {
+      return DeviceMoment{c.at<std::uint8_t>(codes[i]), c.at<float>(scales[i]), c.at<float>(values[i]),
+                          c.at<float>(thresholds[i])};
+    };
+    a.p = c.at<float>(p), a.gradient = c.at<void>(g), a.gradient_dtype = dtype, a.numel = numel;
+    a.m = moment(0), a.v = moment(1);
+    if (!odd) a.factor = c.at<float>(factor);
+    if (odd) a.beta1 = a.beta2 = 0;
+    return k.block_adam(queue, &a);
+  });
+}
+
+std::string check_block_adam(const BlockAdamKind& kind) {
+  for (const std::int64_t numel : {1, 3, 127, 128, 255, 256, 257, 1000, 2049, 100003})
+    for (const auto dtype : kDtypes)
+      for (const std::size_t shift : {0, 1})
+        for (const bool odd : {false, true}) {
+          auto why = check_block_adam(kind, kind.codes_in_byte * numel, dtype, shift, odd);
+          if (!why.empty()) return why;
+        }
+  return "";
+}
+
 std::string check_squares() {
   for (const std::int64_t numel : {0, 1, 7, 1000, 4099, (1 << 20) + 3})
     for (const auto dtype : kDtypes)
@@ -526,14 +613,17 @@ std::string check_refusals() {
   DeviceCrossEntropy cross_entropy{};
   DeviceFourBit four_bit{};
   DeviceAdam adam{};
+  DeviceBlockAdam block_adam{};
   DeviceSquares squares{};
   if (kernels->rotary(stream, &rotary) || kernels->gate(stream, &gate) || kernels->dropout(stream, &dropout) ||
       kernels->cross_entropy(stream, &cross_entropy) || kernels->four_bit(stream, &four_bit) ||
-      kernels->adam(stream, &adam) || kernels->squares(stream, &squares))
+      kernels->adam(stream, &adam) || kernels->block_adam(stream, &block_adam) || kernels->squares(stream, &squares))
     return "no elements are an error";
   squares.parts = 1, squares.dtype = static_cast<DeviceDtype>(9);
   const int code = kernels->squares(stream, &squares);
   if (code == 0 || kernels->error_text(code) == nullptr) return "an unknown dtype is no error";
+  block_adam.numel = 3, block_adam.rule = kDeviceTorchaoAdam, block_adam.codes_in_byte = 2;
+  if (kernels->block_adam(stream, &block_adam) == 0) return "half a byte of codes is no error";
   return "";
 }
 
@@ -724,6 +814,34 @@ double measure_adam() {
   return rate(28.0 * kNumel, [&] { kernels->adam(stream, &a); });
 }
 
+std::unique_ptr<Big<float>> uploaded(const std::vector<float>& values) {
+  auto big = std::make_unique<Big<float>>(static_cast<std::int64_t>(values.size()));
+  need(cudaMemcpy(big->data, values.data(), values.size() * sizeof(float), cudaMemcpyHostToDevice));
+  return big;
+}
+
+/// Bytes: parameters, codes and scales once read and once written, gradients of 16 bits read.
+double measure_block_adam(const BlockAdamKind& kind) {
+  constexpr std::int64_t kNumel = std::int64_t{1} << 28;
+  const auto p = filled<float>(kNumel, 1, 1);
+  const auto gradient = filled<BFloat16>(kNumel, 2, 0.1f);
+  auto a = block_adam_step(kind);
+  std::vector<std::unique_ptr<Big<std::uint8_t>>> codes;
+  std::vector<std::unique_ptr<Big<float>>> floats;
+  const auto moment = [&](bool with_signs) {
+    const CodeMap map(kind.bits(), with_signs);
+    codes.push_back(filled<std::uint8_t>(kNumel / kind.codes_in_byte, 3, 256));
+    const std::vector<float> scales(kNumel / kind.block(), 0.1f);
+    for (const auto& values : {scales, map.values, map.thresholds}) floats.push_back(uploaded(values));
+    const auto* last = &floats.back();
+    return DeviceMoment{codes.back()->data, last[-2]->data, last[-1]->data, last[0]->data};
+  };
+  a.p = p->data, a.gradient = gradient->data, a.gradient_dtype = kDeviceBFloat16, a.numel = kNumel;
+  a.m = moment(true), a.v = moment(false);
+  const double codes_and_scales = 4.0 / kind.codes_in_byte + 16.0 / static_cast<double>(kind.block());
+  return rate((10.0 + codes_and_scales) * kNumel, [&] { kernels->block_adam(stream, &a); });
+}
+
 double measure_squares() {
   constexpr std::int64_t kNumel = std::int64_t{1} << 29, kParts = 4096;
   const auto x = filled<BFloat16>(kNumel, 1, 1);
@@ -777,6 +895,8 @@ int main(int argc, char** argv) {
   tell("cross_entropy, 256000 classes, softcap", loss, quick ? 0 : measure_cross_entropy(1024, 256000, 30));
   tell("four_bit", check_four_bit(), quick ? 0 : measure_four_bit());
   tell("adam", check_adam(), quick ? 0 : measure_adam());
+  for (const auto& kind : kBlockAdamKinds)
+    tell(text("block_adam, %s", kind.name).c_str(), check_block_adam(kind), quick ? 0 : measure_block_adam(kind));
   tell("squares", check_squares(), quick ? 0 : measure_squares());
   tell("rank_sum", check_rank_sum(), quick ? 0 : measure_rank_sum());
   tell("many elements", quick ? "" : check_many(), 0);

@@ -490,6 +490,11 @@ class Kernels {
     take_off(a.codes, a.values, a.absmax, a.absmax_codes, a.map, a.nested_absmax, a.nested_offset);
   }
   static void real(DeviceAdam& a) { take_off(a.p, a.gradient, a.low, a.m, a.v, a.factor); }
+  static void real(DeviceMoment& m) { take_off(m.codes, m.scales, m.values, m.thresholds); }
+  static void real(DeviceBlockAdam& a) {
+    take_off(a.p, a.gradient, a.factor);
+    real(a.m), real(a.v);
+  }
   static void real(DeviceSquares& a) { take_off(a.x, a.sums); }
   static void real(DeviceRankSum& a) { take_off(a.inputs, a.out); }
 
@@ -521,6 +526,7 @@ class Kernels {
     out.cross_entropy = &run<&DeviceKernels::cross_entropy, DeviceCrossEntropy>;
     out.four_bit = &run<&DeviceKernels::four_bit, DeviceFourBit>;
     out.adam = &run<&DeviceKernels::adam, DeviceAdam>;
+    out.block_adam = &run<&DeviceKernels::block_adam, DeviceBlockAdam>;
     out.squares = &run<&DeviceKernels::squares, DeviceSquares>;
     out.rank_sum = &run<&DeviceKernels::rank_sum, DeviceRankSum>;
     return out;

@@ -1,4 +1,4 @@
-// Compiled with -ffp-contract=off: dropout, 4-bit values and rotation have the bits of the GPU.
+// Compiled with -ffp-contract=off: dropout, 4-bit values, rotation and Adam have the bits of the GPU.
 #include "host_kernels.h"
 
 #include <algorithm>
@@ -242,6 +242,61 @@ int adam(void*, const DeviceAdam* args) {
   });
 }
 
+std::vector<float> moment_of(const DeviceBlockAdam& a, const DeviceMoment& moment, std::int64_t begin,
+                             std::int64_t end) {
+  std::vector<float> x;
+  for (auto i = begin; i < end; ++i) {
+    const auto byte = moment.codes[i / a.codes_in_byte];
+    const auto code = a.codes_in_byte == 1 ? byte : i % 2 == 0 ? byte >> 4 : byte & 15;
+    x.push_back(moment.values[code] * moment.scales[begin * a.codes_in_byte / 256]);
+  }
+  return x;
+}
+
+template <class Rule>
+void keep_moment(const DeviceBlockAdam& a, const DeviceMoment& moment, std::int64_t begin,
+                 const std::vector<float>& x) {
+  float scale = a.least_scale;
+  for (const float value : x) scale = std::isnan(value) || std::fabs(value) > scale ? std::fabs(value) : scale;
+  moment.scales[begin * a.codes_in_byte / 256] = scale;
+  const float* end = moment.thresholds + (a.codes_in_byte == 1 ? 255 : 15);
+  for (std::size_t k = 0; k < x.size(); ++k) {
+    const float measured = Rule::measured(x[k], Rule::measure_of(scale));
+    const auto code = std::partition_point(moment.thresholds, end, [&](float t) { return measured >= t; });
+    const auto i = begin + static_cast<std::int64_t>(k);
+    auto& byte = moment.codes[i / a.codes_in_byte];
+    const auto bits = static_cast<int>(code - moment.thresholds);
+    byte = static_cast<std::uint8_t>(a.codes_in_byte == 1 ? bits : i % 2 == 0 ? bits << 4 : byte | bits);
+  }
+}
+
+template <class Rule>
+int block_adam_loop(const DeviceBlockAdam& a) {
+  const Rule rule(a);
+  const float factor = a.factor == nullptr ? 1.0f : *a.factor;
+  const std::int64_t block = 256 / a.codes_in_byte;
+  return with_dtype(a.gradient_dtype, [&]<class T>() {
+    for (std::int64_t begin = 0; begin < a.numel; begin += block) {
+      const auto end = std::min(begin + block, a.numel);
+      auto m = moment_of(a, a.m, begin, end), v = moment_of(a, a.v, begin, end);
+      for (auto i = begin; i < end; ++i) {
+        const auto k = static_cast<std::size_t>(i - begin);
+        rule.step(widened(static_cast<const T*>(a.gradient)[i]) * factor, a.p[i], m[k], v[k]);
+      }
+      keep_moment<Rule>(a, a.m, begin, m), keep_moment<Rule>(a, a.v, begin, v);
+    }
+  });
+}
+
+int block_adam(void*, const DeviceBlockAdam* args) {
+  const auto& a = *args;
+  if (a.numel <= 0) return 0;
+  const bool whole_bytes = a.codes_in_byte == 1 || (a.codes_in_byte == 2 && a.numel % 2 == 0);
+  if (a.rule == kDeviceBnbAdam && a.codes_in_byte == 1) return block_adam_loop<cuda::BnbAdam>(a);
+  if (a.rule == kDeviceTorchaoAdam && whole_bytes) return block_adam_loop<cuda::TorchaoAdam>(a);
+  return kUnknown;
+}
+
 int squares(void*, const DeviceSquares* args) {
   const auto& a = *args;
   if (a.parts <= 0) return 0;
@@ -319,8 +374,8 @@ void refuse_to_register(bool refuse) {
 
 const DeviceKernels* host_kernels() {
   static constexpr DeviceKernels kTable = {
-      kDeviceKernelsVersion, error_text, capability, host_register, host_unregister, rotary, gate, dropout,
-      cross_entropy,         four_bit,   adam,       squares,       rank_sum};
+      kDeviceKernelsVersion, error_text, capability, host_register, host_unregister, rotary,  gate, dropout,
+      cross_entropy,         four_bit,   adam,       block_adam,    squares,         rank_sum};
   return &kTable;
 }
 

@@ -1,7 +1,9 @@
 // Optimizers with states of few bits whose parameters lie on a device (a made-up one): what they are on the CPU, to
-// within the rounding of libtorch's operators.
+// within the rounding of libtorch's operators; in the CPU's bits where the device has a kernel for them.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
+
+#include <optional>
 
 #include "optim/device_blocks.h"
 #include "optim/state_codec.h"
@@ -44,6 +46,80 @@ void expect_close(const Result& here, const Result& there, const std::string& wh
     }
     EXPECT_LE(t.ne(other).sum().item<std::int64_t>(), t.numel() / 100) << what << ' ' << name;
   }
+}
+
+bool has_kernel(const Recipe& recipe) {
+  return recipe.optimizer.starts_with("adamw_");
+}
+
+/// All of the parameters that are packed.
+void expect_bits_of_codes(const Result& here, const Result& there, const std::string& what) {
+  std::size_t codes = 0;
+  for (const auto& [name, t] : here.states) {
+    const auto parameter = name.substr(0, name.find('.'));
+    const auto of_it = [&](const auto& state) {
+      return state.first.starts_with(parameter + ".") && state.second.scalar_type() == at::kByte;
+    };
+    if (std::none_of(here.states.begin(), here.states.end(), of_it)) continue;
+    codes += t.scalar_type() == at::kByte;
+    EXPECT_TRUE(at::equal(t, there.states.at(name))) << what << ' ' << name;
+    EXPECT_TRUE(at::equal(here.parameters.at(parameter), there.parameters.at(parameter))) << what << ' ' << parameter;
+  }
+  EXPECT_GT(codes, 0U) << what;
+}
+
+TEST(DeviceStates, AKernelGivesTheCpusBitsOnAnyNumberOfRanks) {
+  const test::FakeKernels kernels;
+  for (const auto& [problem, recipe] : kCases) {
+    if (!has_kernel(recipe)) continue;
+    const auto file = open(problem);
+    const auto here = run(recipe, *file, 0, 4, 1);
+    for (const int world : {1, 2, 3, 5, 40}) {
+      const auto what = recipe.optimizer + " on " + std::to_string(world);
+      const auto before = test::FakeKernels::launches();
+      const auto on_device = run(there(recipe), *file, 0, 4, world);
+      EXPECT_GT(test::FakeKernels::launches(), before) << what;
+      expect_close(here, on_device, what);
+      expect_bits_of_codes(here, on_device, what);
+    }
+  }
+}
+
+/// Blocks of zeros, with NaN and with infinities; of 4160 elements, which torchao leaves unpacked, the last is shorter.
+TEST(DeviceStates, AKernelReadsGradientsOfAnyDtypeAndClippingsFactor) {
+  const test::FakeKernels kernels;
+  const auto values = at::randn({4160}), gradients = at::randn({4160});
+  gradients.narrow(0, 256, 300).zero_();
+  gradients[700] = NAN, gradients[1100] = INFINITY, gradients[1500] = -INFINITY;
+  gradients.narrow(0, 2048, 256).mul_(1e-20);
+  const auto run = [&](const std::string& name, bool there, std::int64_t numel, at::ScalarType dtype, double factor,
+                       double beta1) {
+    const auto device = there ? test::fake_device() : at::Device(at::kCPU);
+    const auto here = [&](const at::Tensor& t) { return t.narrow(0, 0, numel).to(device, at::kFloat, false, true); };
+    auto flat = here(values).set_requires_grad(true);
+    const auto optimizer = make_optimizer(name, {.lr = 1e-2, .weight_decay = 0.1, .adam_beta1 = beta1}, {flat},
+                                          {{.name = "w", .shape = {numel}, .numel = numel, .parameter = 0}}, nullptr);
+    for (int step = 0; step < 3; ++step) {
+      flat.mutable_grad() = here(gradients).to(dtype);
+      if (factor != 1) optimizer->scale_next_gradients(factor);
+      optimizer->step();
+    }
+    Tensors found = {{"parameter", flat.detach().to(at::kCPU)}};
+    for (const auto& s : optimizer->state()) found[s.state] = s.local.to(at::kCPU);
+    return found;
+  };
+  for (const auto& [name, numel] :
+       {std::pair{"adamw_8bit", 4160}, {"adamw_torch_8bit", 4096}, {"adamw_torch_4bit", 4096}})
+    for (const auto dtype : {at::kFloat, at::kBFloat16, at::kHalf})
+      for (const auto& [factor, beta1] : {std::pair{1.0, 0.9}, {0.3, 0.4}}) {  // below 0.5 torch's lerp is another
+        const auto what = std::string(name) + ' ' + c10::toString(dtype) + ' ' + std::to_string(factor) + ' ';
+        const auto here = run(name, false, numel, dtype, factor, beta1);
+        const auto before = test::FakeKernels::launches();
+        const auto there = run(name, true, numel, dtype, factor, beta1);
+        EXPECT_EQ(test::FakeKernels::launches(), before + 3) << what;
+        for (const auto& [state, t] : here)
+          EXPECT_TRUE(at::allclose(t, there.at(state), 0, 0, /*equal_nan=*/true)) << what << state;
+      }
 }
 
 TEST(DeviceStates, AreThoseOfTheCpuOnAnyNumberOfRanks) {
@@ -101,7 +177,12 @@ TEST(DeviceStates, SlicesThatAreUpdatedTogetherHaveTheirOwnBlocks) {
   for (const auto& [numel, rates] :
        {std::pair{4096, std::vector<double>{1, 1, 1}}, {4096, {1, 2, 3}}, {4160, {1, 1, 1}}}) {
     const auto here = run(false, numel, rates), there = run(true, numel, rates);
+    const test::FakeKernels kernels;
+    const auto before = test::FakeKernels::launches();
+    const auto by_kernel = run(true, numel, rates);
+    EXPECT_EQ(test::FakeKernels::launches() - before, numel == 4096 && rates[1] == 1 ? 1 : 3);
     for (const auto& [name, t] : here) {
+      EXPECT_TRUE(at::equal(t, by_kernel.at(name))) << name;
       if (t.is_floating_point())
         EXPECT_TRUE(at::allclose(t, there.at(name), 1e-6, 1e-7)) << name;
       else
