@@ -72,7 +72,10 @@ bool DeviceBlocks::update(const Update& u, const at::Tensor& parameter, const at
                           const std::array<at::Tensor, kMaxStates>& codes,
                           const std::array<at::Tensor, kMaxStates>& scales) const {
   const bool bnb = u.rule == Rule::kBnbAdam, torchao = u.rule == Rule::kTorchaoAdam;
-  if (!(bnb || torchao) || parameter.scalar_type() != at::kFloat || !tensor::has_device_kernels(gradient)) return false;
+  const bool has_kernels_blocks = codec_->block() * codec_->codes_in_byte() == 256;
+  if (!(bnb || torchao) || !has_kernels_blocks || parameter.scalar_type() != at::kFloat ||
+      !tensor::has_device_kernels(gradient))
+    return false;
   const auto moment = [&](std::size_t k) {
     const auto& [values, thresholds] = map(/*with_signs=*/k == 0);
     return DeviceMoment{.codes = tensor::written_there<std::uint8_t>(codes[k]),
