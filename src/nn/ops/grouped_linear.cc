@@ -22,6 +22,7 @@ using torch::autograd::variable_list;
 
 constexpr std::int64_t kSide = 8;        // GPUs read 16 bytes at a time
 constexpr std::int64_t kAlignment = 16;  // bytes
+constexpr std::size_t kMostGroups = 1023;
 
 /// Matrices of one shape as [count, rows, columns]. Those of the experts of a unit lie equally far from each other: a
 /// view then. Else a copy.
@@ -169,7 +170,7 @@ bool has_values_like(const Linear& layer, const at::Tensor& x) {
 }  // namespace
 
 bool can_group(const at::Tensor& x, const Linears& layers) {
-  if (has_kernels(x) || x.scalar_type() != at::kBFloat16) return false;
+  if (has_kernels(x) || x.scalar_type() != at::kBFloat16 || layers.size() > kMostGroups) return false;
   const auto& first = *layers.front();
   const auto first_factors = factors_of(first);
   // All packed weights are unpacked, those without rows, too.
