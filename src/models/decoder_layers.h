@@ -88,8 +88,8 @@ class DecoderMlp : public nn::Layer {
   using Experts = std::vector<std::shared_ptr<DecoderMlp>>;
   /// Whether grouped() takes these for rows like x (nn/ops/grouped_linear.h).
   static bool can_group(const at::Tensor& x, const Experts& experts);
-  /// experts[e]'s result for the e-th group of rows; ends: as in nn::grouped_linear().
-  static at::Tensor grouped(const at::Tensor& rows, const Experts& experts, const at::Tensor& ends);
+  /// experts[e]'s result for its rows of x, as in nn::grouped_linear().
+  static at::Tensor grouped(const at::Tensor& x, const Experts& experts, const nn::ExpertRows& rows);
 
  protected:
   at::Tensor forward_impl(at::Tensor x) override;

@@ -40,11 +40,11 @@ bool DecoderMlp::can_group(const at::Tensor& x, const Experts& experts) {
   return true;
 }
 
-at::Tensor DecoderMlp::grouped(const at::Tensor& rows, const Experts& experts, const at::Tensor& ends) {
-  const auto of = [&](const at::Tensor& x, auto projection) {
-    return nn::grouped_linear(x, all(experts, projection), ends);
+at::Tensor DecoderMlp::grouped(const at::Tensor& x, const Experts& experts, const nn::ExpertRows& rows) {
+  const auto of = [&](const at::Tensor& input, auto projection) {
+    return nn::grouped_linear(input, all(experts, projection), rows);
   };
-  const auto [for_gate, for_up] = nn::for_readers<2>(rows);
+  const auto [for_gate, for_up] = nn::for_readers<2>(x);
   const auto gate = of(for_gate, &DecoderMlp::gate_);
   return of(nn::gated(gate, of(for_up, &DecoderMlp::up_), experts.front()->activation_), &DecoderMlp::down_);
 }

@@ -23,12 +23,6 @@
 #include "tensor/rng.h"
 
 namespace tessera::models {
-namespace {
-
-constexpr std::uint64_t kDrawsOfExpert = 8;  // at most: one for each projection's adapter
-
-}  // namespace
-
 MixtureOfExperts::MixtureOfExperts(const families::DecoderConfig& c, const families::Blueprint& plan,
                                    at::ScalarType dtype)
     : class_name_(c.classes.experts), per_token_(c.experts.per_token), normalised_(c.experts.normalised) {
@@ -49,7 +43,7 @@ at::Tensor MixtureOfExperts::together(const at::Tensor& x, const at::Tensor& cho
       (is_training() || at::GradMode::is_enabled()) &&
       std::any_of(parameters.begin(), parameters.end(), [](const auto& p) { return p.requires_grad(); });
   const auto rows = nn::expert_rows(chosen, static_cast<std::int64_t>(experts_.size()), /*one_more=*/trains);
-  return nn::weighted_sums(DecoderMlp::grouped(nn::spread_rows(x, rows), experts_, rows.ends), weights, rows);
+  return nn::weighted_sums(DecoderMlp::grouped(nn::spread_rows(x, rows), experts_, rows), weights, rows);
 }
 
 at::Tensor MixtureOfExperts::one_by_one(const at::Tensor& x, const at::Tensor& chosen,
@@ -72,7 +66,7 @@ at::Tensor MixtureOfExperts::one_by_one(const at::Tensor& x, const at::Tensor& c
   const auto weights_of = weights.flatten().index_select(0, choices).split_with_sizes(counts);
   auto rest = x;
   for (std::size_t e = 0; e < experts_.size(); ++e) {
-    random.position = first_draw + e * kDrawsOfExpert;  // whether or not this batch reaches it
+    random.position = first_draw + e * nn::kDrawsOfExpert;  // whether or not this batch reaches it
     const auto begin = bound[e];
     if (counts[e] == 0) continue;
     const tensor::RowScope rows(has_keys ? keys.narrow(0, begin, counts[e]) : at::Tensor());
@@ -94,7 +88,7 @@ MlpOutput MixtureOfExperts::forward_impl(at::Tensor x) {
   const auto first_draw = random.position;
   auto out = DecoderMlp::can_group(x, experts_) ? together(for_experts, chosen, weights)
                                                 : one_by_one(for_experts, chosen, weights);
-  random.position = first_draw + experts_.size() * kDrawsOfExpert;
+  random.position = first_draw + experts_.size() * nn::kDrawsOfExpert;
   if (shared_) {
     const auto weight = at::sigmoid((*shared_gate_)(for_shared_gate)).flatten();
     out = nn::add_weighted_rows(out, (*shared_)(for_shared), weight, /*tokens=*/{});

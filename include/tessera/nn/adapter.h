@@ -57,8 +57,8 @@ class LinearAdapter : public Adapter {
   /// x: [..., in_features]; result: [..., out_features], in the dtype of the layer's product. The layer's own product
   /// is layer.product(x); a fused product reads layer.handle() and layer.bias instead.
   virtual at::Tensor forward(const Linear& layer, const at::Tensor& x) = 0;
-  /// Set where, as things stand, forward() is layer.product(x) + scaling * x A^T B^T and reads nothing else: many
-  /// layers may then compute as one (nn/ops/grouped_linear.h).
+  /// Set where, as things stand, forward() is layer.product(x) + scaling * dropout(x) A^T B^T and reads nothing else:
+  /// many layers may then compute as one (nn/ops/grouped_linear.h).
   virtual std::optional<LowRank> plain_low_rank(const Linear&) const { return std::nullopt; }
 };
 

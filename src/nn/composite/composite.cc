@@ -59,18 +59,16 @@ at::Tensor random_bits(const at::Tensor& a, const at::Tensor& b, const at::Tenso
 at::Tensor kept(const at::Tensor& x, const DropoutMask& mask) {
   const at::NoGradGuard no_grad;
   const auto rows = mask_rows(x), n = rows == 0 ? 0 : x.numel() / rows;
-  auto keys = at::empty({2, rows, 1}, at::TensorOptions().dtype(at::kLong));
-  auto* key = keys.mutable_data_ptr<std::int64_t>();
-  for (std::int64_t r = 0; r < rows; ++r) {
-    const auto own = mask.row(r).key;
-    key[r] = own.a;
-    key[rows + r] = own.b;
-  }
-  keys = tensor::beside(keys, x);
+  const auto of_rows = mask.row_keys(rows, x).to(at::kLong).bitwise_and_(0xFFFFFFFF);
+  const auto draw = mask.draw();
+  const auto with = [&](std::int64_t column, std::uint32_t own) {
+    return of_rows.select(1, column).bitwise_xor(static_cast<std::int64_t>(own)).view({rows, 1});
+  };
+  const auto keys = at::stack({with(0, draw.key.a), with(1, draw.key.b)});
   const auto index = at::arange(n, keys.options());
   const auto result = at::empty({rows, n}, x.options().dtype(at::kBool));
   const auto step = std::max<std::int64_t>(1, (1 << 24) / std::max<std::int64_t>(n, 1));  // bits take 8 bytes each
-  const std::int64_t threshold = rows == 0 ? 0 : mask.row(0).threshold;
+  const std::int64_t threshold = draw.threshold;
   for (std::int64_t r = 0; r < rows; r += step) {
     const auto part = keys.narrow(1, r, std::min(step, rows - r));
     result.narrow(0, r, part.size(1)).copy_(random_bits(part[0], part[1], index).ge(threshold));

@@ -21,6 +21,8 @@ DropoutMask::DropoutMask(double p, std::int64_t rows) {
   if (keys.defined() && keys.numel() == rows) rows_ = keys;
 }
 
+DropoutMask::DropoutMask(double p, at::Tensor keys) : mask_(kernels::make_mask(p, {})), own_keys_(std::move(keys)) {}
+
 kernels::Mask DropoutMask::row(std::int64_t row) const {
   auto mask = mask_;
   mask.key = tensor::row_key(mask.key, rows_.defined() ? rows_.const_data_ptr<std::int64_t>()[row] : row);
@@ -28,20 +30,24 @@ kernels::Mask DropoutMask::row(std::int64_t row) const {
 }
 
 at::Tensor DropoutMask::row_keys(std::int64_t rows, const at::Tensor& like) const {
+  return own_keys_.defined() ? own_keys_ : keys_of(rows_, rows, like);
+}
+
+at::Tensor DropoutMask::keys_of(const at::Tensor& rows, std::int64_t count, const at::Tensor& like) {
   struct Made {
     at::Tensor rows, keys;
     std::int64_t count = -1;
   };
   thread_local Made last;  // all draws of a pass are for the same rows
-  if (last.count == rows && last.rows.is_same(rows_) && last.keys.device() == like.device()) return last.keys;
-  auto keys = at::empty({rows, 2}, at::kInt);
+  if (last.count == count && last.rows.is_same(rows) && last.keys.device() == like.device()) return last.keys;
+  auto keys = at::empty({count, 2}, at::kInt);
   auto* key = static_cast<std::uint32_t*>(keys.mutable_data_ptr());
-  for (std::int64_t r = 0; r < rows; ++r) {
-    const auto own = tensor::row_key({}, rows_.defined() ? rows_.const_data_ptr<std::int64_t>()[r] : r);
+  for (std::int64_t r = 0; r < count; ++r) {
+    const auto own = tensor::row_key({}, rows.defined() ? rows.const_data_ptr<std::int64_t>()[r] : r);
     key[2 * r] = own.a;
     key[2 * r + 1] = own.b;
   }
-  last = {rows_, keys.to(like.device()), rows};
+  last = {rows, keys.to(like.device()), count};
   return last.keys;
 }
 

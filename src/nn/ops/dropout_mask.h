@@ -14,14 +14,18 @@ class DropoutMask {
   DropoutMask() = default;
   /// For a tensor of so many rows. Draws from this thread's stream unless p is 0.
   DropoutMask(double p, std::int64_t rows);
+  /// For a tensor on another device than the CPU whose rows have keys of their own: int32 [rows, 2], beside it.
+  DropoutMask(double p, at::Tensor keys);
 
   bool drops() const { return mask_.threshold != 0 || mask_.scale != 1.0f; }
   float scale() const { return mask_.scale; }
   kernels::Mask row(std::int64_t row) const;
   /// With the draw's own key: that of a row is this, xor the row's.
   kernels::Mask draw() const { return mask_; }
-  /// [rows, 2] int32, on `like`'s device: what row() mixes into the draw's key.
+  /// [rows, 2] int32, on `like`'s device: what is mixed into the draw's key.
   at::Tensor row_keys(std::int64_t rows, const at::Tensor& like) const;
+  /// The same for all draws that are keyed by `rows`, int64 (random_state().rows), or by so many row numbers.
+  static at::Tensor keys_of(const at::Tensor& rows, std::int64_t count, const at::Tensor& like);
 
   /// Keeps it from forward to backward.
   void save(torch::autograd::AutogradContext* context) const;
@@ -29,7 +33,8 @@ class DropoutMask {
 
  private:
   kernels::Mask mask_;
-  at::Tensor rows_;  // keys, undefined: row numbers
+  at::Tensor rows_;      // keys, undefined: row numbers
+  at::Tensor own_keys_;  // undefined: the rows have no whole keys
 };
 
 /// Where a head's part of a query's mask begins: index offset + j for key j, whatever the number of keys.

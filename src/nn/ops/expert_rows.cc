@@ -184,6 +184,7 @@ ExpertRows expert_rows(const at::Tensor& chosen, std::int64_t experts, bool one_
   const auto [expert, choice] = at::sort(choices, /*stable=*/true, 0, /*descending=*/false);
   const auto place_of_choice = at::empty_like(choice).scatter_(0, choice, at::arange(choice.numel(), choice.options()));
   return {.tokens = choice.floor_divide(chosen.size(1)).clamp_max_(chosen.size(0) - 1),
+          .experts = expert,
           .places = place_of_choice.narrow(0, 0, chosen.numel()).view(chosen.sizes()),
           .ends = at::searchsorted(expert, all, /*out_int32=*/true, /*right=*/true)};
 }

@@ -21,10 +21,14 @@ at::Tensor add_weighted_rows(const at::Tensor& out, const at::Tensor& y, const a
 /// Rows of the tokens as their experts take them, one expert's behind another's, where no expert is computed by itself.
 /// K: experts of a token; N: T * K, and `one_more` adds a row to each expert that no token reads (grouped_linear()).
 struct ExpertRows {
-  at::Tensor tokens;  // int64 [N]: the token of each row
-  at::Tensor places;  // int64 [T, K]: where a token's rows lie
-  at::Tensor ends;    // int32 [experts]: where each expert's rows end
+  at::Tensor tokens;   // int64 [N]: the token of each row
+  at::Tensor experts;  // int64 [N]: its expert, ascending
+  at::Tensor places;   // int64 [T, K]: where a token's rows lie
+  at::Tensor ends;     // int32 [experts]: where each expert's rows end
 };
+/// The draws of this thread's stream that belong to one expert's call; the next expert's come behind them.
+inline constexpr std::uint64_t kDrawsOfExpert = 8;  // at most: one for each projection's adapter
+
 /// chosen: int64 [T, K], the experts of each token. Nothing waits for the device.
 ExpertRows expert_rows(const at::Tensor& chosen, std::int64_t experts, bool one_more);
 /// Row tokens[i] of x [T, D] for each i: [N, D].

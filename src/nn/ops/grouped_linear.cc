@@ -12,7 +12,10 @@
 #include <optional>
 
 #include "nn/ops/device.h"
+#include "nn/ops/dropout_ops.h"
 #include "nn/ops/recompute.h"
+#include "tensor/device.h"
+#include "tensor/rng.h"
 
 namespace tessera::nn {
 namespace {
@@ -77,19 +80,21 @@ struct PackedWeights : torch::CustomClassHolder {
 };
 using Packed = c10::intrusive_ptr<PackedWeights>;
 
-/// y_e = x_e W_e^T + scaling * x_e A_e^T B_e^T as one node; without the second product where there are no factors. As
-/// LoraLinear (nn/ops/lora_linear.cc), which keeps u = scaling * x A^T, too. Either `weights` or `packed`.
+/// y_e = x_e W_e^T + scaling * mask(x_e) A_e^T B_e^T as one node; without the second product where there are no
+/// factors. As LoraLinear (nn/ops/lora_linear.cc), which keeps u = scaling * mask(x) A^T, too. Either `weights` or
+/// `packed`.
 class GroupedLinear : public torch::autograd::Function<GroupedLinear> {
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, at::TensorList weights, at::TensorList a,
-                            at::TensorList b, const at::Tensor& ends, const Packed& packed, double scaling) {
+                            at::TensorList b, const at::Tensor& ends, const Packed& packed, double scaling,
+                            const DropoutMask& mask) {
     variable_list saved(weights.begin(), weights.end());
     saved.insert(saved.end(), a.begin(), a.end());
     saved.insert(saved.end(), b.begin(), b.end());
     const auto y = products(x, packed ? packed->as_one(x.options()) : as_one(weights), ends);
     at::Tensor u;
     if (!a.empty()) {
-      u = products(x, as_one(a), ends).mul_(scaling);
+      u = products(masked(x, mask), as_one(a), ends).mul_(scaling);
       y.add_(products(u, as_one(b), ends));
     }
     saved.push_back(ends);
@@ -100,6 +105,7 @@ class GroupedLinear : public torch::autograd::Function<GroupedLinear> {
     ctx->saved_data["weights"] = static_cast<std::int64_t>(weights.size());
     ctx->saved_data["factors"] = static_cast<std::int64_t>(a.size());
     ctx->saved_data["scaling"] = scaling;
+    mask.save(ctx);
     if (packed) ctx->saved_data["packed"] = at::IValue::make_capsule(packed);
     return y;
   }
@@ -118,7 +124,8 @@ class GroupedLinear : public torch::autograd::Function<GroupedLinear> {
     const double scaling = ctx->saved_data["scaling"].toDouble();
     const auto g = grads[0].contiguous();
 
-    variable_list out(1 + behind + 3);  // x, the matrices; ends, packed and scaling have none
+    const auto mask = DropoutMask::load(ctx);
+    variable_list out(1 + behind + 4);  // x, the matrices; ends, packed, scaling and mask have none
     const auto gu = has_factors ? transposed_products(g, matrices(at_b, behind), ends).mul_(scaling) : at::Tensor();
     if (ctx->needs_input_grad(0)) {
       const auto packed = ctx->saved_data.find("packed");
@@ -128,12 +135,16 @@ class GroupedLinear : public torch::autograd::Function<GroupedLinear> {
               ? matrices(at_weights, at_a)
               : c10::static_intrusive_pointer_cast<PackedWeights>(packed->second.toCapsule())->as_one(g.options()),
           ends);
-      if (has_factors) out[0].add_(transposed_products(gu, matrices(at_a, at_b), ends));
+      const auto through_a = has_factors ? transposed_products(gu, matrices(at_a, at_b), ends) : at::Tensor();
+      if (has_factors && mask.drops())
+        accumulate_masked(through_a, out[0], mask);
+      else if (has_factors)
+        out[0].add_(through_a);
     }
     if (trains_b) add_gradients(g, u, ends, 1 + at_b, out);
     if (!trains_weights && !trains_a) return out;
     const auto x = kept_input(ctx, saved, behind + 2, out[0]);
-    if (trains_a) add_gradients(gu, x, ends, 1 + at_a, out);
+    if (trains_a) add_gradients(gu, masked(x, mask), ends, 1 + at_a, out);
     if (trains_weights) add_gradients(g, x, ends, 1 + at_weights, out);
     return out;
   }
@@ -149,10 +160,28 @@ std::optional<LowRank> factors_of(const Linear& layer) {
   return layer.adapter() ? layer.adapter()->plain_low_rank(layer) : std::optional<LowRank>(LowRank{});
 }
 
+/// As layer after layer draws for its rows.
+DropoutMask mask_of(double p, const at::Tensor& x, std::size_t layers, const ExpertRows& rows) {
+  auto& state = tensor::random_state();
+  const auto first = state.position;
+  const auto draws = at::empty({static_cast<std::int64_t>(layers), 2}, at::kInt);
+  auto* key = static_cast<std::uint32_t*>(draws.mutable_data_ptr());
+  for (std::size_t e = 0; e < layers; ++e) {
+    state.position = first + e * kDrawsOfExpert;
+    const auto own = tensor::next_key();
+    key[2 * e] = own.a;
+    key[2 * e + 1] = own.b;
+  }
+  state.position = first + 1;
+  const auto of_tokens = DropoutMask::keys_of(state.rows, state.rows.numel(), x);
+  return {p,
+          of_tokens.index_select(0, rows.tokens).bitwise_xor_(tensor::beside(draws, x).index_select(0, rows.experts))};
+}
+
 bool is_like(const LowRank& low, const LowRank& first, const at::Tensor& x) {
   if (!low.a.defined() || !first.a.defined()) return low.a.defined() == first.a.defined();
-  return low.scaling == first.scaling && low.a.size(0) == first.a.size(0) && low.a.size(0) % kSide == 0 &&
-         low.a.scalar_type() == x.scalar_type() && low.b.scalar_type() == x.scalar_type();
+  return low.scaling == first.scaling && low.dropout == first.dropout && low.a.size(0) == first.a.size(0) &&
+         low.a.size(0) % kSide == 0 && low.a.scalar_type() == x.scalar_type() && low.b.scalar_type() == x.scalar_type();
 }
 
 bool is_plain(const Linear& layer) {
@@ -176,6 +205,8 @@ bool can_group(const at::Tensor& x, const Linears& layers) {
   // All packed weights are unpacked, those without rows, too.
   const bool packed = first.codec() != nullptr;
   if (!first_factors || (packed && x.size(0) < static_cast<std::int64_t>(layers.size()))) return false;
+  const auto& keys = tensor::random_state().rows;
+  if (first_factors->dropout > 0 && !(keys.defined() && keys.numel() == x.size(0))) return false;
   return std::all_of(layers.begin(), layers.end(), [&](const auto& layer) {
     const auto low = factors_of(*layer);
     return low && is_like(*low, *first_factors, x) && is_plain(*layer) && (layer->codec() != nullptr) == packed &&
@@ -183,10 +214,10 @@ bool can_group(const at::Tensor& x, const Linears& layers) {
   });
 }
 
-at::Tensor grouped_linear(const at::Tensor& x, const Linears& layers, const at::Tensor& ends) {
+at::Tensor grouped_linear(const at::Tensor& x, const Linears& layers, const ExpertRows& rows) {
   variable_list weights, a, b;
   Packed packed;
-  double scaling = 1.0;
+  double scaling = 1.0, dropout = 0;
   for (const auto& layer : layers) {
     if (!layer->codec()) {
       weights.push_back(layer->weight);
@@ -199,8 +230,11 @@ at::Tensor grouped_linear(const at::Tensor& x, const Linears& layers, const at::
     a.push_back(low.a);
     b.push_back(low.b);
     scaling = low.scaling;
+    dropout = low.dropout;
   }
-  return GroupedLinear::apply(x, at::TensorList(weights), at::TensorList(a), at::TensorList(b), ends, packed, scaling);
+  const auto mask = dropout > 0 ? mask_of(dropout, x, layers.size(), rows) : DropoutMask();
+  return GroupedLinear::apply(x, at::TensorList(weights), at::TensorList(a), at::TensorList(b), rows.ends, packed,
+                              scaling, mask);
 }
 
 }  // namespace tessera::nn

@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "nn/ops/expert_rows.h"
 #include "tessera/nn/linear.h"
 
 namespace tessera::nn {
@@ -13,12 +14,13 @@ namespace tessera::nn {
 using Linears = std::vector<std::shared_ptr<Linear>>;
 
 /// Whether grouped_linear() takes these layers, as they are now, for rows of the tokens x [T, in]: on another device
-/// than the CPU, in bfloat16, without bias, with no adapter or with LoRA alone, sides and ranks multiples of 8; packed
-/// ones, all of which are unpacked for each product, where there are no fewer tokens than layers.
+/// than the CPU, in bfloat16, without bias, with no adapter or with LoRA alone (dropout: in passes whose rows have
+/// keys, tensor/rng.h), sides and ranks multiples of 8; packed ones, all of which are unpacked for each product, where
+/// there are no fewer tokens than layers.
 bool can_group(const at::Tensor& x, const Linears& layers);
 
-/// layers[e] of the e-th group of rows of x [N, in]: [N, out]. ends: int32 [layers], on x's device, where each group
-/// ends. Where anything trains, no group may be empty: the gradient of one without rows is not zero on every GPU.
-at::Tensor grouped_linear(const at::Tensor& x, const Linears& layers, const at::Tensor& ends);
+/// layers[e] of its rows of x [N, in]: [N, out]. Where anything trains, no layer may be without rows: its gradient is
+/// not zero on every GPU. Draws as layer after layer would, kDrawsOfExpert apart.
+at::Tensor grouped_linear(const at::Tensor& x, const Linears& layers, const ExpertRows& rows);
 
 }  // namespace tessera::nn

@@ -34,8 +34,7 @@ nn::LowRank LoraLinear::low_rank(const nn::Linear& layer) const {
 
 std::optional<nn::LowRank> LoraLinear::plain_low_rank(const nn::Linear& layer) const {
   if (a->hooked() || b->hooked() || b->bias.defined() || start_a.defined()) return std::nullopt;
-  const auto low = low_rank(layer);
-  return low.dropout > 0 ? std::nullopt : std::optional(low);
+  return low_rank(layer);
 }
 
 at::Tensor LoraLinear::forward(const nn::Linear& layer, const at::Tensor& x) {

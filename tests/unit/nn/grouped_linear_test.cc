@@ -86,7 +86,8 @@ Passed pass(const Linears& layers, std::int64_t rows, const F& f) {
 TEST(GroupedLinear, GivesEachLayersValuesAndGradients) {
   const std::vector<std::int64_t> counts{5, 1, 0, 9, 3};
   const auto rows = std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
-  const auto ends = torch::tensor(counts).cumsum(0).to(at::kInt);
+  ExpertRows groups;
+  groups.ends = torch::tensor(counts).cumsum(0).to(at::kInt);
   for (const bool in_one : {true, false})
     for (const std::int64_t rank : {0, 8}) {
       const auto layers = layers_with_values(counts.size(), in_one, rank);
@@ -96,7 +97,7 @@ TEST(GroupedLinear, GivesEachLayersValuesAndGradients) {
         for (std::size_t e = 0; e < layers.size(); ++e) parts.push_back((*layers[e])(groups[e]));
         return torch::cat(parts);
       });
-      const auto grouped = pass(layers, rows, [&](const at::Tensor& x) { return grouped_linear(x, layers, ends); });
+      const auto grouped = pass(layers, rows, [&](const at::Tensor& x) { return grouped_linear(x, layers, groups); });
       SCOPED_TRACE(testing::Message() << "in one: " << in_one << ", rank " << rank);
       test::expect_close(grouped.y, one_by_one.y, 1e-6, "value");
       test::expect_close(grouped.gx, one_by_one.gx, 1e-6, "gradient of x");

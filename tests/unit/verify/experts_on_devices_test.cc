@@ -61,7 +61,7 @@ Trained train(const MixtureRun& how, bool on_devices) {
   const test::TempFolder folder("mixture");
   auto config =
       nlohmann::json::parse(std::ifstream(std::string(TESSERA_TEST_DATA) + "/goldens/A_models/mixtral/config.json"));
-  config.update({{"hidden_size", 32}, {"num_local_experts", 20}});
+  config.update({{"hidden_size", 32}, {"num_local_experts", 20}, {"num_hidden_layers", 1}});
   std::ofstream(folder.path() + "/config.json") << config.dump();
   if (!how.adapter.empty()) std::ofstream(folder.path() + "/adapter_config.json") << how.adapter;
   Trained out;
@@ -82,7 +82,7 @@ Trained train(const MixtureRun& how, bool on_devices) {
     for (const auto& item : model->named_parameters()) {
       const at::NoGradGuard no_grad;
       // Rounding must send no token to another expert; and B begins with zeros, which hide A's gradient.
-      if (item.key().ends_with("moe.gate.weight")) item.value().mul_(100);
+      if (item.key().ends_with("moe.gate.weight")) item.value().mul_(40);
       if (item.key().find("lora_B") != std::string::npos) item.value().add_(0.05);
     }
     for (const auto& item : model->named_parameters())
@@ -100,6 +100,7 @@ Trained train(const MixtureRun& how, bool on_devices) {
     models::ModelInput in;
     in.input_ids = (at::arange(24, at::kLong).view({3, 8}) * 7 + group->rank()).remainder(17).to(options.device);
     in.labels = in.input_ids.clone();
+    in.row_ids = at::arange(3, at::kLong) * 2 + group->rank();
     const auto loss = (*model)(in).loss;
     loss.backward();
     std::map<std::string, at::Tensor> gradients;
@@ -127,11 +128,13 @@ void expect_the_cpus_gradients(const MixtureRun& how) {
   double largest = 0;
   for (const auto& [name, t] : here.gradients) largest = std::max(largest, t.abs().max().item<double>());
   for (const auto& [name, t] : here.gradients)
-    EXPECT_LE((there.gradients.at(name) - t).abs().max().item<double>(), 2e-2 * largest) << name;
+    EXPECT_LE((there.gradients.at(name) - t).abs().max().item<double>(), 5e-2 * largest) << name;
 }
 
 const char* const kLora = R"({"peft_type": "LORA", "task_type": "CAUSAL_LM", "r": 8, "lora_alpha": 16,
                               "target_modules": ["w1", "w2", "w3"]})";
+const char* const kDropout = R"({"peft_type": "LORA", "task_type": "CAUSAL_LM", "r": 8, "lora_alpha": 16,
+                                 "lora_dropout": 0.5, "target_modules": ["w1", "w2", "w3"]})";
 
 TEST(ExpertsOnDevices, TrainAllWeights) {
   for (const int ranks : {1, 2})
@@ -140,6 +143,14 @@ TEST(ExpertsOnDevices, TrainAllWeights) {
 
 TEST(ExpertsOnDevices, TrainLora) {
   for (const int ranks : {1, 2}) expect_the_cpus_gradients({.adapter = kLora, .ranks = ranks});
+}
+
+TEST(ExpertsOnDevices, DropWhatTheCpuDrops) {
+  for (const int ranks : {1, 2})
+    for (const bool recompute : {false, true})
+      expect_the_cpus_gradients({.adapter = kDropout, .ranks = ranks, .recompute = recompute});
+  const test::FakeKernels kernels;
+  expect_the_cpus_gradients({.adapter = kDropout});
 }
 
 TEST(ExpertsOnDevices, TrainLoraOverFourBitExperts) {
