@@ -369,7 +369,7 @@ def run_tests(rows, options):
     runs = ["llama_dora", "t5_full"] if rows.dry else ["bert_lora_cls", "gpt2_lora", "hf_trainer", "llama_dora", "llama_lora_embed", "t5_full",
                                                       "t5_layers_patterns", "t5_lora_qv", "t5u_dora_save_head"]
     lora = ["--use_peft_lora", "--lora_r", "4", "--lora_target_modules", "all-linear", "--lora_dropout", "0.1"]
-    of_experts = ["--use_peft_lora", "--lora_r", "8", "--lora_target_modules", "all-linear", "--lora_dropout", "0"]
+    of_experts = ["--use_peft_lora", "--lora_r", "8", "--lora_target_modules", "all-linear", "--lora_dropout", "0.1"]
     settings = [("full fp32", "tiny_chat", [], 1e-4), ("NF4 LoRA bf16", "tiny_chat", ["--bf16", "--use_4bit_quantization", *lora], 3e-2),
                 ("full bf16", "tiny_chat", ["--bf16"], 3e-2),
                 ("LoRA bf16 recomputation", "tiny_chat", ["--bf16", "--gradient_checkpointing", *lora], 3e-2),
