@@ -3,6 +3,8 @@
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/tensor.h>
 
+#include <utility>
+
 #include "models/bert_model.h"
 #include "models/build_parts.h"
 #include "models/classification_loss.h"
@@ -169,6 +171,21 @@ void BertForMaskedLm::add_projector(const families::Blueprint& plan, const std::
   }
   auto place = register_module(name, std::make_shared<nn::Container>("Linear"));
   bias_ = place->register_parameter("bias", nn::make_parameter({config_.vocab_size}, dtype));
+}
+
+/// The head of DeBERTa's newer form has no place for a matrix.
+bool BertForMaskedLm::untie_head() {
+  if (decoder_ || (config_.is_deberta() && !config_.deberta.legacy_head)) return false;
+  const auto name = masked_lm_head_name(config_);
+  decoder_ = make_untied_head(backbone_->embeddings().word_table());
+  if (const auto dot = name.rfind('.'); dot != std::string::npos) {
+    named_modules()[name.substr(0, dot)]->register_module(name.substr(dot + 1), decoder_);
+  } else {  // the bias is the matrix's own
+    decoder_->bias = decoder_->register_parameter("bias", std::exchange(bias_, {}));
+    replace_module(name, decoder_);
+  }
+  config_.tied = false;
+  return true;
 }
 
 std::string masked_lm_head_name(const families::BertConfig& config) {

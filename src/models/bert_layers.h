@@ -63,6 +63,7 @@ class BertEmbeddings : public nn::Block<BertEmbeddingsInput, at::Tensor> {
   std::string class_name() const override { return class_name_; }
   /// Whether the loss can be made here: calls of the table alone are not intercepted.
   bool makes_loss() const { return !word_->hooked(); }
+  const at::Tensor& word_table() const { return word_->weight; }  // [vocab_size, E]
 
  protected:
   at::Tensor forward_impl(BertEmbeddingsInput in) override;  // T E, or [rows, vocab_size], or the loss

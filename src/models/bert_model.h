@@ -74,6 +74,7 @@ class BertForMaskedLm : public BertModel {
  public:
   BertForMaskedLm(const families::BertConfig& config, const families::Blueprint& plan, at::ScalarType dtype);
   std::string class_name() const override { return config_.class_prefix + "ForMaskedLM"; }
+  bool untie_head() override;
 
  protected:
   /// in.labels: [B, S]. Without want_logits only the labelled tokens go through the head.

@@ -131,6 +131,7 @@ std::vector<AdapterEntry> adapter_entries(const nn::HookedModule& model, const P
   std::set<std::string> adapted;
   for (const auto& slot : adapted_slots(model)) adapted.insert(slot.name);
   const auto adapters = nn::adapter_parameters(model);
+  const models::NamesInFiles names(model);
   std::vector<AdapterEntry> entries;
   for (const auto& item : model.named_parameters()) {
     const auto& name = item.key();
@@ -141,7 +142,7 @@ std::vector<AdapterEntry> adapter_entries(const nn::HookedModule& model, const P
     if (adapters.contains(name) || method.trains(name)) {
       for (auto& file_name : method.file_names(name)) entries.push_back({name, std::move(file_name)});
     } else if (is_saved(name, method)) {
-      entries.push_back({name, method.prefix() + name});
+      for (const auto& written : names.to_write(name)) entries.push_back({name, method.prefix() + written});
     } else if (has_suffix(name, "bias") && (method.bias == "all" || (method.bias != "none" && is_adapted))) {
       entries.push_back({name, base});
     } else if ((is_adapted && method.keeps_base_weights() && base_is_kept(module, method)) ||

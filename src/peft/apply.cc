@@ -127,23 +127,15 @@ bool untie_if_needed(models::Model& model, const models::ModelConfig& family, co
     if (table && method.adapts_tied_together() && is_target(slot.name, method)) targeted = false;
   }
   if (!wanted && !targeted) return false;
-  if (model.untie_head()) return true;
+  const bool untied = model.untie_head();
+  if (family.kind == models::ModelKind::kMaskedLm) refuse_matrix_without_bias(model, method);
+  if (untied) return true;
   const auto tied = tied_to_words(model, family);
   if (targeted && std::find(tied.begin(), tied.end(), family.output_embedding) != tied.end()) {
     throw ConfigError("target_modules: '" + family.output_embedding +
                           "' is this model's table of tokens and does not come apart from it, as a decoder's head "
                           "does; leave it out of target_modules or name it in exclude_modules",
                       "target_modules");
-  }
-  if (wanted && family.kind == models::ModelKind::kMaskedLm) {
-    if (tied.empty()) {
-      refuse_matrix_without_bias(model, method);
-      return false;
-    }
-    throw ConfigError(
-        "modules_to_save: the head of this masked language model is its table of tokens and does not come apart from "
-        "it, as a decoder's head does; leave both, and modules that hold them, out of modules_to_save",
-        "modules_to_save");
   }
   return false;
 }
