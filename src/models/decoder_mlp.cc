@@ -33,6 +33,7 @@ nn::Linears DecoderMlp::all(const Experts& experts, std::shared_ptr<nn::Linear> 
 }
 
 bool DecoderMlp::can_group(const at::Tensor& x, const Experts& experts) {
+  if (x.is_cpu()) return false;
   for (const auto& expert : experts)
     if (expert->hooked() || expert->checkpointing()) return false;
   for (const auto projection : {&DecoderMlp::gate_, &DecoderMlp::up_, &DecoderMlp::down_})
