@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Runs the libFuzzer targets of tests/fuzz from their committed seeds (tests/fuzz/seeds/<target without fuzz_>) with the words of
-# their language, where it has any (tests/fuzz/dictionaries), one for each core at a time. Without arguments, as in .ci/run: 60 s
+# Runs the libFuzzer targets of tests/fuzz from their committed seeds (tests/fuzz/seeds/<target without fuzz_>) and what long runs
+# have found beyond them (tests/fuzz/corpus.tar.gz, see tests/fuzz/minimise.sh), with the words of their language, where it has any
+# (tests/fuzz/dictionaries), one for each core at a time. Without arguments, as in .ci/run: 60 s
 # a target, the same inputs in the same order each time, so that a change is refused for what it changed. With SECONDS: other
 # inputs each time, the time shared equally; new ones stay in build/fuzz/corpus. Names behind it choose targets:
 # .ci/fuzz.sh 600 fuzz_regex fuzz_wire.
@@ -24,6 +25,9 @@ elif [ $# -eq 0 ]; then
     say "fuzz_arrow and fuzz_parquet are left out: no pyarrow found (TESSERA_PYARROW)"
 fi
 at_once=$(nproc)
+found=$(mktemp -d build/fuzz/found.XXXXXX)
+trap 'rm -rf "$found"' EXIT
+tar -C "$found" -xzf tests/fuzz/corpus.tar.gz
 if [ -n "$total" ]; then
     seconds=$((total * at_once / ${#targets[@]}))
     limits=(-max_total_time=$((seconds > 0 ? seconds : 1)))
@@ -31,7 +35,7 @@ if [ -n "$total" ]; then
 else
     limits=(-max_total_time=60 -seed=1)
     corpora=$(mktemp -d build/fuzz/same.XXXXXX)  # of no earlier run
-    trap 'rm -rf "$corpora"' EXIT
+    trap 'rm -rf "$found" "$corpora"' EXIT
 fi
 
 # Little is kept of what was freed and of who allocated it: a fifth of the time, and four fifths of the memory (fuzz_manifest).
@@ -41,7 +45,9 @@ run_target() { # NAME
     local name=$1 corpus=$corpora/$1 seeds=()
     mkdir -p "$corpus"
     if [ -e "tests/fuzz/dictionaries/${name#fuzz_}.dict" ]; then seeds+=("-dict=tests/fuzz/dictionaries/${name#fuzz_}.dict"); fi
-    if [ -d "tests/fuzz/seeds/${name#fuzz_}" ]; then seeds+=("tests/fuzz/seeds/${name#fuzz_}"); fi
+    for folder in "tests/fuzz/seeds/${name#fuzz_}" "$found/$name"; do
+        if [ -d "$folder" ]; then seeds+=("$folder"); fi
+    done
     "build/asan/fuzz/$name" "${limits[@]}" -timeout=10 -rss_limit_mb=4096 -mutate_depth=2 -artifact_prefix=build/fuzz/ \
         -print_final_stats=1 "$corpus" "${seeds[@]}" >"build/fuzz/$name.log" 2>&1
 }
