@@ -287,7 +287,7 @@ void read_trainable(const Run& run, const tasks::Assembled& a) {
 }
 
 /// The weights with the trained adapter folded in, as transformers loads them.
-void compare_merged(Comparison& table, const Run& run, const tasks::Assembled& a) {
+void compare_merged(Comparison& table, const Run& run, const tasks::Assembled& a, at::Device device) {
   const fs::path folder = run.folder / "merged";
   if (run.expect.value("merge", json()) == json("merged") && !fs::exists(folder))
     return table.fail("merged", "'" + folder.string() + "' is missing, which expect.json names (\"merge\")");
@@ -296,7 +296,7 @@ void compare_merged(Comparison& table, const Run& run, const tasks::Assembled& a
   const auto noise = noisy_elements(run.folder);
   const models::NamesInFiles names(*a.model);
   std::set<std::string> seen;
-  checkpoint::visit_merged(*a.sharded, a.adapted(), [&](const std::string& name, const at::Tensor& t) {
+  checkpoint::visit_merged(*a.sharded, a.adapted(), device, [&](const std::string& name, const at::Tensor& t) {
     const auto stored = names.in(*reference, name);
     if (stored.empty()) return table.fail("merged " + name, "is not in the reference");
     seen.insert(name);
@@ -467,7 +467,7 @@ bool replay(const Run& run, const VerifyOptions& options, std::shared_ptr<comm::
   if (final_state) {
     compare_final(table, run, a, *optimizer);
     compare_trained(table, run, a);
-    if (run.peft) compare_merged(table, run, a);
+    if (run.peft) compare_merged(table, run, a, options.fsdp.device);
     compare_logits(table, run, "final", *batches, a, *group);
   }
   table.merge(*group);
