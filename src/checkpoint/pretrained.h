@@ -56,7 +56,7 @@ void save_adapter(fsdp::FullyShardedDataParallel& model, const AdaptedModule& ad
 
 /// Collective. Calls visit(name, tensor) on every rank for every parameter that is not an adapter's, whole and with its
 /// adapter merged in (float32 sums, the weight's dtype), one unit at a time; `device` computes, and besides holds the
-/// adapters. What has none lies where the model's slices do. ConfigError where the method is no change of weights.
+/// adapters. What has none is on the host. ConfigError where the method is no change of weights.
 void visit_merged(fsdp::FullyShardedDataParallel& model, const AdaptedModule& adapted, at::Device device,
                   const std::function<void(const std::string& name, const at::Tensor& tensor)>& visit);
 

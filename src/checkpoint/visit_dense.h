@@ -1,7 +1,6 @@
 #pragma once
 // The parameters of a sharded model as whole, dense tensors, one after the other.
 #include <functional>
-#include <optional>
 #include <set>
 #include <string>
 
@@ -15,9 +14,9 @@ using VisitTensor = std::function<void(const std::string& name, const at::Tensor
 using ParameterChoice = std::function<bool(const std::string& name)>;
 
 /// Collective. visit_full() of the wanted parameters, a packed matrix as the dense one in float32, [out, in], unpacked
-/// on the device (unset: where it lies). Memory: one unit as it is stored, and one matrix.
+/// and left on the device. Memory: one unit as it is stored, and one matrix.
 void visit_dense(fsdp::FullyShardedDataParallel& model, const nn::HookedModule& module, const VisitTensor& visit,
-                 const ParameterChoice& wanted, std::optional<at::Device> device = {});
+                 const ParameterChoice& wanted, at::Device device = at::kCPU);
 
 /// Collective. Copies of the parameters of these names, whole.
 peft::Values gather_values(fsdp::FullyShardedDataParallel& model, const std::set<std::string>& names);

@@ -21,6 +21,7 @@
 #include "peft/adapter_config.h"
 #include "peft/adapter_files.h"
 #include "tasks/assemble.h"
+#include "tensor/device.h"
 #include "tessera/base/error.h"
 #include "tessera/io/tensor_source.h"
 #include "tessera/optim/schedule.h"
@@ -300,7 +301,8 @@ void compare_merged(Comparison& table, const Run& run, const tasks::Assembled& a
     const auto stored = names.in(*reference, name);
     if (stored.empty()) return table.fail("merged " + name, "is not in the reference");
     seen.insert(name);
-    table.add_weights("merged " + name, t, io::read_tensor(*reference, stored), 1e-4, 1e-2, noise_of(noise, name));
+    table.add_weights("merged " + name, tensor::on_host(t), io::read_tensor(*reference, stored), 1e-4, 1e-2,
+                      noise_of(noise, name));
   });
   for (const auto& info : reference->tensors())
     if (!seen.contains(names.parameter_of(info.name)))
