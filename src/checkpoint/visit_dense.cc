@@ -35,8 +35,7 @@ void visit_dense(fsdp::FullyShardedDataParallel& model, const nn::HookedModule& 
         if (found == field_of.end()) return visit(name, tensor);
         const auto& [weight, field] = found->second;
         auto& matrix = matrices.at(weight);
-        matrix.fields[field] = tensor.to(device, tensor.scalar_type(),
-                                         /*non_blocking=*/false, /*copy=*/true);
+        matrix.fields[field] = tensor.to(device, tensor.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
         for (const auto& t : matrix.fields)
           if (!t.defined()) return;
         visit(weight, tensor::unpack(matrix, at::kFloat));
