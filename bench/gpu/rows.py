@@ -11,6 +11,7 @@ import sys
 import tempfile
 import threading
 import time
+from array import array
 from collections import deque
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from pathlib import Path
@@ -302,6 +303,64 @@ def same_losses(rows, row, model, flags, tolerance):
     return cpu
 
 
+def tensors_in(folder):
+    """Shape and bytes of each tensor of model.safetensors."""
+    data = (folder / "model.safetensors").read_bytes()
+    begin = 8 + int.from_bytes(data[:8], "little")
+    return {name: (info["dtype"], info["shape"], data[begin + info["data_offsets"][0]:begin + info["data_offsets"][1]])
+            for name, info in json.loads(data[8:begin]).items() if name != "__metadata__"}
+
+
+def worst_difference(mine, other):
+    """Of float32 tensors, beside their largest value; all others must be equal."""
+    assert mine.keys() == other.keys(), f"{sorted(mine.keys() ^ other.keys())} are in one folder alone"
+    worst = 0.0
+    for name, (dtype, shape, values) in mine.items():
+        assert (dtype, shape) == other[name][:2], f"{name}: {dtype} {shape} beside the CPU's {other[name][:2]}"
+        if values == other[name][2]:
+            continue
+        assert dtype == "F32", f"{name}: other bytes than the CPU's"
+        a, b = array("f", values), array("f", other[name][2])
+        assert all(map(math.isfinite, a)), f"{name} has values that are no numbers"
+        worst = max(worst, max(abs(x - y) for x, y in zip(a, b)) / max(map(abs, b)))
+    return worst
+
+
+def same_folders(rows, row, words):
+    """What `merge` or `export` writes on the device, beside the CPU's; `words` end before the folder. Returns a function."""
+    def write(place, device, read):
+        out = Path(rows.work.name) / f"{place} {row}".replace(" ", "_").replace("/", "_")
+        found = rows.run(f"{row}, {place}", [rows.programs / "tessera", *words, out, "--dtype", "float32", "--device", device], 60,
+                         lambda _: read(tensors_in(out)))
+        return found and tensors_in(out)
+
+    def both():
+        expected = write("cpu", "cpu", lambda _: {})
+        if expected is None:
+            return rows.write(f"{row}, device", "left out", why="there is nothing to compare with")
+
+        def read(found):
+            worst = worst_difference(found, expected)
+            assert worst <= 1e-5, f"weights differ by {worst:.1e} of a tensor's largest value, more than 1e-5"
+            return {"worst": worst}
+
+        write("device", rows.device, read)
+
+    return both
+
+
+def merges(rows):
+    goldens = ROOT / "tests/data/goldens"
+    packed = goldens / "C_quant"
+    names = ["B_train/llama_dora"] if rows.dry else ["B_train/llama_dora", "J_peft/llama_oft", "J_peft/llama_boft", "J_peft/llama_hra",
+                                                     "J_peft/llama_lokr_both", "J_peft/llama_fourierft", "J_peft/llama_trainable_tokens"]
+    tasks = [same_folders(rows, f"merge {name}", ["merge", "--model", goldens / "B_train/base_llama",
+                                                  "--adapter", goldens / name / "adapter_final", "--output_dir"]) for name in names]
+    for base, flags in [("base_llama", ["--type", "nf4", "--double_quant"]), ("base_llama", ["--type", "int8"]), ("model_nf4", []), ("model_int8", [])]:
+        tasks.append(same_folders(rows, " ".join(["export", base, *flags]), ["export", *flags, packed / base]))
+    return tasks
+
+
 def equal_runs(rows):
     """Two runs with --full_determinism have the same losses, bit for bit; returns a function."""
     def losses_of(name):
@@ -387,6 +446,7 @@ def run_tests(rows, options):
             rows.write(f"sft {row}", "left out", why="the model was not made")
     if "tiny_chat" in rows.models:
         tasks.append(equal_runs(rows))
+    tasks += merges(rows)
     tasks += verify(rows, "B_train", runs)
     tasks += verify(rows, "A_models", small)
     tasks += verify(rows, "B_train", runs[:1] if rows.dry else ["llama_dora", "t5_full", "gpt2_lora"], OFFLOADED, "offloaded")

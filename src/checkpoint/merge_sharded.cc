@@ -45,10 +45,10 @@ peft::Values made_for_file(fsdp::FullyShardedDataParallel& model, const AdaptedM
   return adapted.method.in_file(adapter_values(model, adapted));
 }
 
-void visit_merged(fsdp::FullyShardedDataParallel& model, const AdaptedModule& adapted,
+void visit_merged(fsdp::FullyShardedDataParallel& model, const AdaptedModule& adapted, at::Device device,
                   const std::function<void(const std::string& name, const at::Tensor& tensor)>& visit) {
   const auto adapters = nn::adapter_parameters(adapted.module);
-  const peft::Merger merger(adapted.module, adapted.method, gather_values(model, adapters));
+  const peft::Merger merger(adapted.module, adapted.method, gather_values(model, adapters), device);
   model.visit_full([&](const std::string& name, const at::Tensor& tensor) { visit(name, merger.merged(name, tensor)); },
                    [&](const std::string& name) { return !adapters.contains(name); });
 }

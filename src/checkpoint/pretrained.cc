@@ -13,6 +13,7 @@
 #include "models/names_in_files.h"
 #include "peft/adapter_config.h"
 #include "peft/adapter_files.h"
+#include "tensor/device.h"
 #include "tessera/base/error.h"
 #include "tessera/io/tensor_source.h"
 
@@ -67,7 +68,7 @@ void save(fsdp::FullyShardedDataParallel& model, const TensorFile& file,
     const auto names = writes ? file.names(parameter) : std::vector<std::string>();
     if (names.empty()) return;
     queue.push_with(tensor, [writer, names, dtype = dtypes.at(parameter)](const at::Tensor& values) {
-      const at::Tensor stored = to_stored(values, dtype, names.front());
+      const at::Tensor stored = tensor::on_host(to_stored(values, dtype, names.front()));
       for (const auto& name : names) (*writer)->write(name, stored);
     });
   });
@@ -160,7 +161,7 @@ void save_merged(fsdp::FullyShardedDataParallel& model, const AdaptedModule& ada
                               .classifier = options.classifier};
   save(
       model, {folder, "model.safetensors", base_names, options.dtype},
-      [&](const Visit& visit) { visit_merged(model, adapted, visit); },
+      [&](const Visit& visit) { visit_merged(model, adapted, options.device, visit); },
       [&] { copy_model_files(options.files, folder, changes); });
 }
 

@@ -22,8 +22,12 @@ struct SaveOptions {
   std::optional<at::ScalarType> dtype = {};  // of floating tensors; unset: their own. config.json says it, too
   std::vector<TokenId> token_ids = {};       // of the tokenizer that the model was trained with; see ConfigChanges
   std::optional<ClassifierNames> classifier = {};
-  bool is_body_alone = false;  // the head is left out, and names are those of the body's own class (LlamaModel)
+  bool is_body_alone = false;    // the head is left out, and names are those of the body's own class (LlamaModel)
+  at::Device device = at::kCPU;  // merges, unpacks and packs
 };
+
+/// What helps where SaveOptions::device has no memory left.
+inline constexpr const char* kHelpInWriting = "--device cpu";
 
 /// Collective; rank 0 writes. `folder`/model.safetensors, and what travels with it (model_files.h). CheckpointError
 /// when the folder cannot be written, on every rank.
@@ -51,9 +55,9 @@ void save_adapter(fsdp::FullyShardedDataParallel& model, const AdaptedModule& ad
                   const std::string& folder, SaveQueue* queue = nullptr);
 
 /// Collective. Calls visit(name, tensor) on every rank for every parameter that is not an adapter's, whole and with its
-/// adapter merged in (float32 sums, the weight's dtype), one unit at a time; besides, each rank holds the adapters.
-/// ConfigError where the method is no change of weights.
-void visit_merged(fsdp::FullyShardedDataParallel& model, const AdaptedModule& adapted,
+/// adapter merged in (float32 sums, the weight's dtype), one unit at a time; `device` computes, and besides holds the
+/// adapters. What has none is on the host. ConfigError where the method is no change of weights.
+void visit_merged(fsdp::FullyShardedDataParallel& model, const AdaptedModule& adapted, at::Device device,
                   const std::function<void(const std::string& name, const at::Tensor& tensor)>& visit);
 
 /// kUntied: the head was given a matrix of its own (peft::AdapterReport::untied), which config.json then says.

@@ -12,6 +12,8 @@
 #include "models/pack_layers.h"
 #include "peft/merge.h"
 #include "quant/packed_files.h"
+#include "tensor/device.h"
+#include "tensor/device_memory.h"
 #include "tessera/base/error.h"
 #include "tessera/io/tensor_source.h"
 #include "tessera/nn/linear.h"
@@ -24,7 +26,7 @@ class PackedFolder {
  public:
   PackedFolder(const fsdp::FullyShardedDataParallel& model, const nn::HookedModule& module,
                const SavePackedOptions& options, const std::set<std::string>& adapters)
-      : dtype_(options.save.dtype.value()), names_(module) {
+      : dtype_(options.save.dtype.value()), device_(options.save.device), names_(module) {
     if (options.packed) {
       form_ = models::file_form(options.packed->quantization, dtype_);
       packed_ = options.packed->layers;
@@ -48,15 +50,16 @@ class PackedFolder {
     const auto* linear = linear_of(name);
     const bool in_out = linear && linear->layout_in_files() == nn::WeightLayout::kInOut;
     if (form_ && is_packed(name)) {
-      const auto matrix = to_stored(in_out && !linear->codec() ? value.t() : value, dtype_, name);
-      const auto codec = quant::codec_of(form_->settings, linear->in_features());
-      for (const auto& [stored, tensor] :
-           quant::stored_tensors(*form_, name, tensor::pack(codec, matrix), quant::StateRoom::kForAnyOffset))
+      const auto there = value.to(device_);
+      const auto matrix = to_stored(in_out && !linear->codec() ? there.t() : there, dtype_, name);
+      auto packed = tensor::pack(quant::codec_of(form_->settings, linear->in_features()), matrix);
+      for (auto& field : packed.fields) field = tensor::on_host(field);
+      for (const auto& [stored, tensor] : quant::stored_tensors(*form_, name, packed, quant::StateRoom::kForAnyOffset))
         writer.write(stored, tensor);
       return;
     }
     const auto dense = in_out && linear->codec() ? value.t() : value;
-    const auto as_stored = to_stored(dense.contiguous(), dtypes_.at(name), name);
+    const auto as_stored = tensor::on_host(to_stored(dense.contiguous(), dtypes_.at(name), name));
     for (const auto& in_file : names_.to_write(name)) writer.write(in_file, as_stored);
   }
 
@@ -89,6 +92,7 @@ class PackedFolder {
   }
 
   at::ScalarType dtype_;
+  at::Device device_;
   models::NamesInFiles names_;
   std::optional<quant::FileForm> form_;
   std::set<std::string> packed_;                      // layers
@@ -110,7 +114,8 @@ void save_packed(fsdp::FullyShardedDataParallel& model, const nn::HookedModule& 
   TESSERA_CHECK(options.save.dtype.has_value(), "what is unpacked is written in a dtype");
   const auto adapters = nn::adapter_parameters(module);
   std::optional<peft::Merger> merger;
-  if (options.adapted) merger.emplace(module, options.adapted->method, gather_values(model, adapters));
+  if (options.adapted)
+    merger.emplace(module, options.adapted->method, gather_values(model, adapters), options.save.device);
   const PackedFolder tensors(model, module, options, adapters);
   const bool writes = model.group().rank() == 0;
   SaveQueue queue;
@@ -123,9 +128,14 @@ void save_packed(fsdp::FullyShardedDataParallel& model, const nn::HookedModule& 
   visit_dense(
       model, module,
       [&](const std::string& name, const at::Tensor& value) {
-        if (writes) queue.push([&] { tensors.write(*writer, name, merger ? merger->merged(name, value) : value); });
+        if (!writes) return;
+        queue.push([&] {
+          tensor::naming_device_errors(
+              [&] { return "writing '" + name + "' with '" + options.save.device.str() + "'"; },
+              [&] { tensors.write(*writer, name, merger ? merger->merged(name, value) : value); }, kHelpInWriting);
+        });
       },
-      [&](const std::string& name) { return !adapters.contains(name); });
+      [&](const std::string& name) { return !adapters.contains(name); }, options.save.device);
   if (writes)
     queue.push([&] {
       writer->commit();

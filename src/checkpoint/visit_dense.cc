@@ -16,7 +16,7 @@ peft::Values gather_values(fsdp::FullyShardedDataParallel& model, const std::set
 }
 
 void visit_dense(fsdp::FullyShardedDataParallel& model, const nn::HookedModule& module, const VisitTensor& visit,
-                 const ParameterChoice& wanted) {
+                 const ParameterChoice& wanted, at::Device device) {
   std::map<std::string, std::pair<std::string, std::size_t>> field_of;  // a parameter's weight and place in it
   std::map<std::string, tensor::PackedMatrix> matrices;                 // by weight; some fields are still to come
   for (const auto& item : module.named_modules()) {
@@ -35,7 +35,7 @@ void visit_dense(fsdp::FullyShardedDataParallel& model, const nn::HookedModule& 
         if (found == field_of.end()) return visit(name, tensor);
         const auto& [weight, field] = found->second;
         auto& matrix = matrices.at(weight);
-        matrix.fields[field] = tensor.clone();
+        matrix.fields[field] = tensor.to(device, tensor.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
         for (const auto& t : matrix.fields)
           if (!t.defined()) return;
         visit(weight, tensor::unpack(matrix, at::kFloat));

@@ -11,8 +11,10 @@ Values adapter_values(const nn::HookedModule& model) {
   return out;
 }
 
-Merger::Merger(const nn::HookedModule& model, const PeftMethod& method, Values adapters) : method_(method) {
+Merger::Merger(const nn::HookedModule& model, const PeftMethod& method, Values adapters, at::Device device)
+    : method_(method), device_(device) {
   method.check_can_merge(model);
+  for (auto& [name, value] : adapters) value = value.to(device);
   Values shared;  // below the model itself
   for (const auto& child : model.named_children()) {
     if (!dynamic_cast<const nn::AdapterModule*>(child.value().get())) continue;
@@ -34,11 +36,11 @@ at::Tensor Merger::merged(const std::string& parameter, const at::Tensor& value)
   const auto it = dot == std::string::npos ? slots_.end() : slots_.find(parameter.substr(0, dot));
   if (it == slots_.end()) return value;
   const at::NoGradGuard no_grad;
-  return method_.merged(it->second.slot, parameter.substr(dot + 1), value, it->second.values);
+  return method_.merged(it->second.slot, parameter.substr(dot + 1), value.to(device_), it->second.values);
 }
 
 void merge_adapters(nn::HookedModule& model, const PeftMethod& method) {
-  const Merger merger(model, method, adapter_values(model));
+  const Merger merger(model, method, adapter_values(model), at::kCPU);
   const auto adapters = nn::adapter_parameters(model);
   for (const auto& item : model.named_parameters()) {
     if (adapters.contains(item.key())) continue;

@@ -13,8 +13,10 @@ Values adapter_values(const nn::HookedModule& model);
 class Merger {
  public:
   /// adapters: all their values, whole, by full name. ConfigError where the method is no change of weights.
-  Merger(const nn::HookedModule& model, const PeftMethod& method, Values adapters);
-  /// The whole value of one of the base model's parameters, with its adapter folded in if it has one.
+  /// device: computes, and holds the adapters.
+  Merger(const nn::HookedModule& model, const PeftMethod& method, Values adapters, at::Device device);
+  /// The whole value of one of the base model's parameters: with its adapter folded in, on the device; without one as
+  /// it is.
   at::Tensor merged(const std::string& parameter, const at::Tensor& value) const;
 
  private:
@@ -23,6 +25,7 @@ class Merger {
     Values values;  // by names below the slot
   };
   const PeftMethod& method_;
+  at::Device device_;
   std::map<std::string, Adapted> slots_;
 };
 

@@ -32,13 +32,6 @@ FourBitSteps make_steps(FourBitType type) {
   return steps;
 }
 
-const FourBitSteps& steps_of(FourBitType type) {
-  static const FourBitSteps kNf4 = make_steps(FourBitType::kNf4), kFp4 = make_steps(FourBitType::kFp4);
-  return type == FourBitType::kNf4 ? kNf4 : kFp4;
-}
-
-constexpr float kLeastScale = 1e-38f;  // that bitsandbytes divides by
-
 /// What the two codes of a byte stand for.
 using Pairs = std::array<std::array<float, 2>, 256>;
 const Pairs& value_pairs(FourBitType type) {
@@ -178,6 +171,11 @@ void places_of(const float* x, float scale, std::int32_t* places) {
 
 }  // namespace
 
+const FourBitSteps& four_bit_steps(FourBitType type) {
+  static const FourBitSteps kNf4 = make_steps(FourBitType::kNf4), kFp4 = make_steps(FourBitType::kFp4);
+  return type == FourBitType::kNf4 ? kNf4 : kFp4;
+}
+
 void block_absmax(const float* x, std::int64_t numel, std::int64_t block, float* absmax) {
   for (std::int64_t begin = 0; begin < numel; begin += block)
     *absmax++ = largest_magnitude(x + begin, std::min(block, numel - begin));
@@ -190,7 +188,7 @@ void four_bit_absmax(const float* x, std::int64_t numel, std::int64_t block, flo
 
 void encode_four_bit(FourBitType type, const float* x, std::int64_t numel, std::int64_t block, const float* absmax,
                      std::uint8_t* codes) {
-  const auto& steps = steps_of(type);
+  const auto& steps = four_bit_steps(type);
   const auto whole = numel / block * block;
   for (std::int64_t begin = 0; begin < whole; begin += block)
     four_bit_codes(steps, x + begin, block, 1.0f / std::max(absmax[begin / block], kLeastScale), codes + begin / 2);

@@ -4,8 +4,14 @@
 #include <cstdint>
 
 #include "quant/code_maps.h"
+#include "quant/encode_kernels.h"
 
 namespace tessera::quant {
+
+/// How values in [-1, 1] take codes of four bits (encode_kernels.h).
+const FourBitSteps& four_bit_steps(FourBitType type);
+/// What values of four bits are divided by at least, as in bitsandbytes.
+inline constexpr float kLeastScale = 1e-38f;
 
 /// How many blocks `numel` elements have; the last may have fewer elements.
 constexpr std::int64_t blocks_of(std::int64_t numel, std::int64_t block) {

@@ -1,10 +1,14 @@
 #include "quant/four_bit_codec.h"
 
 #include <ATen/Parallel.h>
+#include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/bucketize.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/sum.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <array>
@@ -104,10 +108,7 @@ class FourBitCodec final : public tensor::Codec, public tensor::PanelCodec, publ
       std::memcpy(out[kAbsmax], absmax.data(), absmax.size() * sizeof(float));
       return;
     }
-    const float offset = mean_of(absmax.data(), blocks);
-    std::memcpy(out[kNestedOffset], &offset, sizeof offset);
-    encode_absmax(s_, absmax.data(), blocks, offset, reinterpret_cast<float*>(out[kNestedAbsmax]),
-                  reinterpret_cast<std::uint8_t*>(out[kAbsmax]));
+    encode_scales(absmax.data(), blocks, out);
   }
 
   void decode(const tensor::PackedMatrix& matrix, const tensor::MatrixTile& tile, float* out,
@@ -156,6 +157,34 @@ class FourBitCodec final : public tensor::Codec, public tensor::PanelCodec, publ
     return values.narrow(0, 0, numel).view({matrix.rows, matrix.columns}).to(dtype);
   }
 
+  /// Scales that are packed themselves are few: the host packs them.
+  std::vector<at::Tensor> encode_there(const at::Tensor& matrix) const override {
+    const at::NoGradGuard no_grad;
+    const auto x = matrix.view(-1);
+    const auto numel = x.numel(), whole = numel / s_.block, rest = numel % s_.block;
+    const auto blocks = x.narrow(0, 0, numel - rest).view({whole, s_.block});
+    auto absmax = blocks.abs().amax(1);
+    auto scaled = (blocks * absmax.clamp_min(kLeastScale).reciprocal().unsqueeze(1)).view(-1);
+    if (rest > 0) {
+      const auto last = x.narrow(0, numel - rest, rest);
+      const auto scale = last.abs().amax(0, /*keepdim=*/true).clamp_min(kLeastScale);
+      absmax = at::cat({absmax, scale});
+      scaled = at::cat({scaled, last / scale, at::zeros({numel % 2}, x.options())});
+    }
+    const auto codes = codes_there(scaled).view({-1, 2});
+    const auto bytes = codes.select(1, 0).mul(16).add_(codes.select(1, 1)).unsqueeze(1);
+    if (!s_.nested) return {bytes, absmax};
+    std::vector<at::Tensor> fields;
+    std::vector<std::byte*> out;
+    for (const auto& field : this->fields(matrix.size(0), matrix.size(1))) {
+      fields.push_back(field.is_codes() ? at::Tensor() : at::empty(field.shape, field.dtype));
+      out.push_back(field.is_codes() ? nullptr : static_cast<std::byte*>(fields.back().mutable_data_ptr()));
+    }
+    encode_scales(absmax.cpu().const_data_ptr<float>(), absmax.numel(), out);
+    for (auto& field : fields) field = field.defined() ? field.to(x.device()) : bytes;
+    return fields;
+  }
+
   bool decode_panel(const tensor::PackedMatrix& matrix, const tensor::MatrixTile& tile, tensor::PairsOf pairs,
                     std::uint32_t* out) const override {
     static_assert(kPanelWidth == tensor::kPanelStride);
@@ -185,6 +214,27 @@ class FourBitCodec final : public tensor::Codec, public tensor::PanelCodec, publ
   static bool has_whole_runs(const tensor::PackedMatrix& matrix, const tensor::MatrixTile& tile) {
     return decodes_panels() && matrix.columns % kScaleRun == 0 && tile.column % kScaleRun == 0 &&
            tile.columns % kScaleRun == 0;
+  }
+
+  /// Of values that were divided by their scales, which it may change.
+  at::Tensor codes_there(at::Tensor scaled) const {
+    const auto& steps = four_bit_steps(s_.type);
+    const auto bounds = at::empty({15}, at::kFloat), ordered = at::empty({16}, at::kByte);
+    std::copy(steps.bounds.begin(), steps.bounds.end(), bounds.mutable_data_ptr<float>());
+    auto* codes = ordered.mutable_data_ptr<std::uint8_t>();
+    codes[0] = static_cast<std::uint8_t>(steps.first);
+    for (std::size_t i = 0; i < steps.changes.size(); ++i)
+      codes[i + 1] = static_cast<std::uint8_t>(codes[i] ^ steps.changes[i]);
+    const auto exceeded = at::bucketize(scaled.nan_to_num_(-1.0), bounds.to(scaled.device()), /*out_int32=*/true);
+    return ordered.to(scaled.device()).index_select(0, exceeded);
+  }
+
+  /// absmax itself, packed: the fields behind the codes.
+  void encode_scales(const float* absmax, std::int64_t blocks, const std::vector<std::byte*>& out) const {
+    const float offset = mean_of(absmax, blocks);
+    std::memcpy(out[kNestedOffset], &offset, sizeof offset);
+    encode_absmax(s_, absmax, blocks, offset, reinterpret_cast<float*>(out[kNestedAbsmax]),
+                  reinterpret_cast<std::uint8_t*>(out[kAbsmax]));
   }
 
   at::Tensor decode_by_kernel(const tensor::PackedMatrix& matrix, at::ScalarType dtype) const {

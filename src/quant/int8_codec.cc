@@ -170,6 +170,10 @@ class Int8Codec final : public tensor::Codec, public tensor::DeviceCodec {
     const auto scales = matrix.fields[kInt8Scales].mul(1.0 / 127.0).unsqueeze(1);
     return matrix.fields[kInt8Codes].to(at::kFloat).mul_(scales).to(dtype);
   }
+  std::vector<at::Tensor> encode_there(const at::Tensor& matrix) const override {
+    const auto rows = rows_there(matrix, /*threshold=*/0);
+    return {rows.codes, rows.scales};
+  }
 
   bool rounds_inputs() const override { return true; }
   at::Tensor inference_product(const tensor::PackedMatrix& matrix, const at::Tensor& x) const override {

@@ -19,6 +19,7 @@
 #include "models/model.h"
 #include "tasks/export_gguf.h"
 #include "tasks/export_gguf_adapter.h"
+#include "tasks/fsdp_options.h"
 #include "tasks/merge.h"
 #include "tessera/base/error.h"
 
@@ -28,7 +29,7 @@ namespace {
 namespace fs = std::filesystem;
 
 struct ExportOptions {
-  std::string checkpoint, output, base, adapter;
+  std::string checkpoint, output, base, adapter, device = "auto";
   checkpoint::WeightDtype dtype = checkpoint::WeightDtype::kAuto;
   bool merge = false, overwrite = false;
   std::optional<models::GgufForm> gguf;
@@ -114,8 +115,10 @@ std::string export_body(const ExportOptions& o, const checkpoint::OpenedState& s
 std::string export_model(const ExportOptions& o, const checkpoint::OpenedState& state, const std::string& adapter,
                          const std::shared_ptr<comm::Communicator>& group) {
   const std::string folder = config_folder(o);
+  bool computes = !adapter.empty() || !o.packed.type.empty();
   if (adapter.empty()) {
     const auto packed = models::packed_in_folder(state.source, folder);
+    computes = computes || packed;
     const auto model = models::build_model(folder, nullptr);
     if (!packed && is_body_alone(folder, model, state.source))
       return group->rank() > 0 ? "" : export_body(o, state, folder);
@@ -133,7 +136,8 @@ std::string export_model(const ExportOptions& o, const checkpoint::OpenedState& 
                       .output = o.output,
                       .tokenizer_folder = o.checkpoint,
                       .dtype = o.dtype,
-                      .packed = o.packed},
+                      .packed = o.packed,
+                      .device = computes ? compute_device(o.device, config::from_environment(), *group) : at::kCPU},
                      group);
 }
 
@@ -218,6 +222,7 @@ int export_checkpoint(const std::vector<std::string>& args, std::ostream& out, s
                  "puts over its "
                  "base");
   add_pack_flags(table, o.packed);
+  add_device_flag(table, o.device);
   table.add(&o.overwrite, {"--overwrite_output_dir"}, "replace weights that are already there");
   if (table.parse(args) == config::ParseResult::kHelp) {
     out << table.help();

@@ -17,6 +17,7 @@
 #include "models/pack_layers.h"
 #include "tasks/assemble.h"
 #include "tasks/fsdp_options.h"
+#include "tensor/device_memory.h"
 #include "tessera/base/error.h"
 #include "text/tokenizer.h"
 
@@ -30,7 +31,9 @@ bool is_body_alone(const std::string& model_folder, const std::shared_ptr<const 
                                   weights ? *weights : *models::open_model_weights(model_folder));
 }
 
-std::string write_model(const WriteModelOptions& o, const std::shared_ptr<comm::Communicator>& group) {
+namespace {
+
+std::string write(const WriteModelOptions& o, const std::shared_ptr<comm::Communicator>& group) {
   auto fsdp = fsdp_options(config::from_environment());
   fsdp.precision = {};  // as stored
   fsdp.source = o.source;
@@ -50,7 +53,8 @@ std::string write_model(const WriteModelOptions& o, const std::shared_ptr<comm::
                 .tokenizer = checkpoint::tokenizer_among({o.tokenizer_folder, o.model_folder})},
       .vocab_size = a.config.vocab_size,
       .classifier = a.classes,
-      .is_body_alone = is_body && !a.classes};
+      .is_body_alone = is_body && !a.classes,
+      .device = o.device};
   const bool lacks_padding = a.classes && a.classes->pad_token_id < 0;
   if (lacks_padding && checkpoint::has_tokenizer(options.files.tokenizer))
     options.classifier->pad_token_id = text::open_tokenizer(options.files.tokenizer)->pad_id();
@@ -93,8 +97,17 @@ std::string write_model(const WriteModelOptions& o, const std::shared_ptr<comm::
                              a.adapters->adapted.size(), o.output);
 }
 
+}  // namespace
+
+std::string write_model(const WriteModelOptions& o, const std::shared_ptr<comm::Communicator>& group) {
+  std::string line;
+  tensor::naming_device_errors([&] { return fmt::format("writing '{}' with '{}'", o.output, o.device.str()); },
+                               [&] { line = write(o, group); }, checkpoint::kHelpInWriting);
+  return line;
+}
+
 int merge(const std::vector<std::string>& args, std::ostream& out, std::ostream&) {
-  std::string base, adapter, output;
+  std::string base, adapter, output, device = "auto";
   checkpoint::WeightDtype dtype = checkpoint::WeightDtype::kAuto;
   bool overwrite = false;
   PackFlags packed;
@@ -106,6 +119,7 @@ int merge(const std::vector<std::string>& args, std::ostream& out, std::ostream&
   table.add(&output, {"--output_dir"}, "folder to write: model.safetensors, config.json, tokenizer files").required();
   table.add_enum(&dtype, checkpoint::dtype_choices(), {"--dtype"}, "of the weights; auto: as config.json says");
   add_pack_flags(table, packed);
+  add_device_flag(table, device);
   table.add(&overwrite, {"--overwrite_output_dir"}, "replace weights that are already there");
   if (table.parse(args) == config::ParseResult::kHelp) {
     out << table.help();
@@ -124,7 +138,8 @@ int merge(const std::vector<std::string>& args, std::ostream& out, std::ostream&
                                         .output = output,
                                         .tokenizer_folder = adapter,
                                         .dtype = dtype,
-                                        .packed = packed},
+                                        .packed = packed,
+                                        .device = compute_device(device, config::from_environment(), *group)},
                                        group);
   if (group->rank() == 0) out << line;
   group->barrier();

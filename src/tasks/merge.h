@@ -22,6 +22,7 @@ struct WriteModelOptions {
   std::string tokenizer_folder = {};                               // first choice; else the model's
   checkpoint::WeightDtype dtype = checkpoint::WeightDtype::kAuto;  // auto: that which config.json names
   PackFlags packed = {};                                           // linear layers are written packed
+  at::Device device = at::kCPU;                                    // merges, unpacks and packs
 };
 /// Collective. A Hugging Face folder, streamed unit by unit. Returns a line for the terminal.
 std::string write_model(const WriteModelOptions& options, const std::shared_ptr<comm::Communicator>& group);

@@ -14,8 +14,15 @@ namespace tessera::tensor {
 PackedMatrix pack(const std::shared_ptr<const Codec>& codec, const at::Tensor& matrix) {
   const at::NoGradGuard no_grad;
   TESSERA_CHECK(matrix.dim() == 2, "what is packed is a matrix");
-  const auto values = matrix.detach().to(at::kCPU, at::kFloat).contiguous();
+  const auto values = matrix.detach().to(at::kFloat).contiguous();
   PackedMatrix packed{codec, matrix.size(0), matrix.size(1), {}};
+  if (!values.is_cpu()) {
+    if (const auto* there = dynamic_cast<const DeviceCodec*>(codec.get())) packed.fields = there->encode_there(values);
+    if (!packed.fields.empty()) return packed;
+    packed = pack(codec, values.cpu());
+    for (auto& field : packed.fields) field = field.to(values.device());
+    return packed;
+  }
   std::vector<std::byte*> out;
   for (const auto& field : codec->fields(packed.rows, packed.columns)) {
     packed.fields.push_back(at::empty(field.shape, field.dtype));

@@ -12,11 +12,8 @@ std::string without_period(std::string text) {
 
 }  // namespace
 
-OutOfDeviceMemory::OutOfDeviceMemory(const std::string& place, const std::string& reason)
-    : what_(place + ": " + without_period(plain_reason(reason)) +
-            ". What helps: --gradient_checkpointing true, a smaller --per_device_train_batch_size (with more "
-            "--gradient_accumulation_steps) or --max_length, adapters, and fsdp_offload_params: true, which keeps all "
-            "but what computes in host memory. Checkpoints that were saved are whole") {}
+OutOfDeviceMemory::OutOfDeviceMemory(const std::string& place, const std::string& reason, const std::string& help)
+    : what_(place + ": " + without_period(plain_reason(reason)) + ". What helps: " + help) {}
 
 std::optional<std::int64_t> peak_device_bytes(c10::Device device) {
   if (device.is_cpu()) return std::nullopt;

@@ -21,6 +21,7 @@
 #include "peft/adapter_config.h"
 #include "peft/adapter_files.h"
 #include "tasks/assemble.h"
+#include "tensor/device.h"
 #include "tessera/base/error.h"
 #include "tessera/io/tensor_source.h"
 #include "tessera/optim/schedule.h"
@@ -287,7 +288,7 @@ void read_trainable(const Run& run, const tasks::Assembled& a) {
 }
 
 /// The weights with the trained adapter folded in, as transformers loads them.
-void compare_merged(Comparison& table, const Run& run, const tasks::Assembled& a) {
+void compare_merged(Comparison& table, const Run& run, const tasks::Assembled& a, at::Device device) {
   const fs::path folder = run.folder / "merged";
   if (run.expect.value("merge", json()) == json("merged") && !fs::exists(folder))
     return table.fail("merged", "'" + folder.string() + "' is missing, which expect.json names (\"merge\")");
@@ -296,11 +297,12 @@ void compare_merged(Comparison& table, const Run& run, const tasks::Assembled& a
   const auto noise = noisy_elements(run.folder);
   const models::NamesInFiles names(*a.model);
   std::set<std::string> seen;
-  checkpoint::visit_merged(*a.sharded, a.adapted(), [&](const std::string& name, const at::Tensor& t) {
+  checkpoint::visit_merged(*a.sharded, a.adapted(), device, [&](const std::string& name, const at::Tensor& t) {
     const auto stored = names.in(*reference, name);
     if (stored.empty()) return table.fail("merged " + name, "is not in the reference");
     seen.insert(name);
-    table.add_weights("merged " + name, t, io::read_tensor(*reference, stored), 1e-4, 1e-2, noise_of(noise, name));
+    table.add_weights("merged " + name, tensor::on_host(t), io::read_tensor(*reference, stored), 1e-4, 1e-2,
+                      noise_of(noise, name));
   });
   for (const auto& info : reference->tensors())
     if (!seen.contains(names.parameter_of(info.name)))
@@ -467,7 +469,7 @@ bool replay(const Run& run, const VerifyOptions& options, std::shared_ptr<comm::
   if (final_state) {
     compare_final(table, run, a, *optimizer);
     compare_trained(table, run, a);
-    if (run.peft) compare_merged(table, run, a);
+    if (run.peft) compare_merged(table, run, a, options.fsdp.device);
     compare_logits(table, run, "final", *batches, a, *group);
   }
   table.merge(*group);

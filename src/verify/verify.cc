@@ -113,8 +113,7 @@ int verify(const std::vector<std::string>& args, std::ostream& out, std::ostream
   table.add(&options.tokenizer, {"--tokenizer"},
             "of prepared rows: file or folder; empty: tokenizers/NAME or data/tokenizers/NAME beside DIR or above");
   table.add_enum(&gather, tasks::gather_forms(), {"--gather"}, "how units become readable");
-  table.add(&device, {"--device"}, "what computes: auto a GPU where there is one, cpu the processor, cuda a GPU")
-      .choices({"auto", "cpu", "cuda"});
+  tasks::add_device_flag(table, device);
   if (table.parse(args) == config::ParseResult::kHelp) {
     out << table.help();
     return 0;

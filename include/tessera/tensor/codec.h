@@ -60,7 +60,7 @@ class Codec {
   virtual at::Tensor inference_product(const PackedMatrix&, const at::Tensor& /*x*/) const { return {}; }
 };
 
-/// Packs a dense matrix, in memory of its own.
+/// Packs a dense matrix, in memory of its own on its device; encoded there where the codec can.
 PackedMatrix pack(const std::shared_ptr<const Codec>& codec, const at::Tensor& matrix);
 /// The whole matrix, rounded to `dtype`: [rows, columns], on the fields' device; decoded there where the codec can.
 at::Tensor unpack(const PackedMatrix& matrix, at::ScalarType dtype);

@@ -134,14 +134,25 @@ TEST(FourBitCodec, AnotherDeviceMakesTheSameBitsItself) {
   for (const auto type : {FourBitType::kNf4, FourBitType::kFp4})
     for (const bool nested : {false, true})
       for (const std::int64_t columns : {64, 51, 3}) {
-        const auto packed = tensor::pack(four_bit_codec({.type = type, .nested = nested}), at::randn({41, columns}));
-        auto there = packed;
-        for (auto& field : there.fields) field = field.to(test::fake_device());
+        auto x = at::randn({41, columns});
+        x.view(-1).narrow(0, 64, 40).zero_();
+        x.view(-1).narrow(0, 0, 2).fill_(1e-39f);
+        if (!nested) x[40][0] = std::nanf("");
+        const auto codec = four_bit_codec({.type = type, .nested = nested});
+        const auto packed = tensor::pack(codec, x);
+        const auto waits_to_pack = test::fake_device_waits();
+        const auto there = tensor::pack(codec, x.to(test::fake_device()));
+        EXPECT_EQ(test::fake_device_waits(), waits_to_pack + (nested ? 1 : 0)) << "scales are packed on the host";
+        for (std::size_t i = 0; i < packed.fields.size(); ++i) {
+          EXPECT_EQ(there.fields[i].device(), test::fake_device());
+          EXPECT_TRUE(at::allclose(there.fields[i].cpu(), packed.fields[i], 0, 0, /*equal_nan=*/true)) << i;
+          EXPECT_EQ(there.fields[i].sizes(), packed.fields[i].sizes());
+        }
         const auto waits = test::fake_device_waits();
         const auto values = tensor::unpack(there, at::kFloat);
         EXPECT_EQ(test::fake_device_waits(), waits);
         EXPECT_EQ(values.device(), test::fake_device());
-        EXPECT_TRUE(at::equal(values.cpu(), tensor::unpack(packed, at::kFloat)));
+        EXPECT_TRUE(at::allclose(values.cpu(), tensor::unpack(packed, at::kFloat), 0, 0, /*equal_nan=*/true));
         const tensor::MatrixTile tile{3, 7, 1, 2};
         EXPECT_TRUE(
             at::equal(tensor::unpack(there, tile, at::kBFloat16).cpu(), tensor::unpack(packed, tile, at::kBFloat16)));

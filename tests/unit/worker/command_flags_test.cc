@@ -109,6 +109,7 @@ TEST_F(CommandFlags, OfMergeAndExport) {
                 {"--double_quant", {}, merge + kPacked},
                 {"--bnb_4bit_quant_storage", {"bfloat16"}, merge + kPacked},
                 {"--llm_int8_threshold", {"5"}, merge + Words{"--type", "int8"}},
+                {"--device", {"cuda"}, merge},
                 {"--skip_modules", {"q_proj"}, merge + kPacked}},
                in("out"));
   tasks::make_model(kData + "/tiny_chat", in("again"));
@@ -123,6 +124,7 @@ TEST_F(CommandFlags, OfMergeAndExport) {
                 {"--double_quant", {}, Words{in("other"), in("out")} + kPacked},
                 {"--bnb_4bit_quant_storage", {"bfloat16"}, Words{in("other"), in("out")} + kPacked},
                 {"--llm_int8_threshold", {"5"}, {in("other"), in("out"), "--type", "int8"}},
+                {"--device", {"cuda"}, Words{in("other"), in("out")} + kPacked},
                 {"--skip_modules", {"q_proj"}, Words{in("other"), in("out")} + kPacked}},
                in("out"));
 }
