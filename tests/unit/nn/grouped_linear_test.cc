@@ -2,6 +2,7 @@
 #include "nn/ops/grouped_linear.h"
 
 #include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include <numeric>
 
