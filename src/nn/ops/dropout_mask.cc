@@ -2,6 +2,7 @@
 
 #include <ATen/ops/empty.h>
 
+#include "tensor/device.h"
 #include "tensor/rng.h"
 
 namespace tessera::nn {
@@ -41,7 +42,7 @@ at::Tensor DropoutMask::row_keys(std::int64_t rows, const at::Tensor& like) cons
     key[2 * r] = own.a;
     key[2 * r + 1] = own.b;
   }
-  last = {rows_, keys.to(like.device()), rows};
+  last = {rows_, tensor::beside(keys, like), rows};
   return last.keys;
 }
 
