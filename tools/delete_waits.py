@@ -13,6 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 ENGINE = "src/comm/device/nccl_engine.cc"
 STREAM = "src/tensor/copy_stream.cc"
+HOST_COPY = "src/tensor/host_copy.cc"
 UPLOADER = "src/tensor/uploader.cc"
 COPY = "src/fsdp/params/device_copy.cc"
 UNIT = "src/fsdp/runtime/unit.cc"
@@ -21,11 +22,14 @@ BUCKET = "src/fsdp/grads/gradient_bucket.cc"
 REDUCER = "src/fsdp/grads/gradient_reducer.cc"
 NCCL = [["test_unit_fsdp", "--gtest_filter=*Resident*Nccl*:*DeviceGroup*:Nccl*"]]
 COPIES = [["test_unit_tensor", "--gtest_filter=Uploader*"], ["test_unit_fsdp", "--gtest_filter=Device.*:DeviceCopies.*:GradientBucket.*"]]
+LATER = [["test_unit_tensor", "--gtest_filter=HostCopy*"]]
 # (file, the line, what stands before it where there are several, the tests)
 WAITS = [
     (STREAM, "  computed.record(computing_stream(device()));\n", "", COPIES),
     (STREAM, "  computed.block(stream_);\n", "", COPIES),
     (STREAM, "  done.record(stream_);\n", "", COPIES),
+    (HOST_COPY, "  done_->record(c10::impl::VirtualGuardImpl(t.device().type()).getStream(t.device()));\n", "", LATER),
+    (HOST_COPY, "  if (done_) done_->synchronize();\n", "", LATER),
     (UPLOADER, "  stream_.wait_for_computation();\n", "", COPIES),
     (UPLOADER, "        if (free[turn]) free[turn]->synchronize();\n", "", COPIES),
     (UPLOADER, "        free[turn] = stream_.mark();\n", "", COPIES),

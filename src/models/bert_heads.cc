@@ -19,7 +19,7 @@ namespace tessera::models {
 namespace {
 
 double normalizer(const ModelInput& in) {
-  return in.loss_normalizer > 0 ? in.loss_normalizer : in.labels.ne(-100).sum().item<double>();
+  return in.loss_normalizer > 0 ? in.loss_normalizer : tensor::on_host(in.labels).ne(-100).sum().item<double>();
 }
 
 /// dropout, dense, tanh (ELECTRA: gelu), dropout, out_proj.
@@ -216,12 +216,12 @@ at::Tensor BertForMaskedLm::logits(const at::Tensor& x) {
 
 void BertForMaskedLm::apply_head(const ModelInput& in, const PackedBatch& batch, const at::Tensor& hidden,
                                  ModelOutput& out) {
-  const auto labels = in.labels.defined() ? batch.pack(in.labels) : at::Tensor();
+  const auto labels = in.labels.defined() ? batch.pack(tensor::on_host(in.labels)) : at::Tensor();
   const bool all = in.want_logits || !labels.defined() || !is_training();
   const auto chosen = all ? at::Tensor() : labels.ne(-100).nonzero().flatten();
   const tensor::RowScope rows(all ? tensor::random_state().rows : keys_at(chosen));
-  const auto x = transformed(all ? hidden : hidden.index_select(0, chosen));
-  const auto wanted = all ? labels : labels.index_select(0, chosen);
+  const auto x = transformed(all ? hidden : hidden.index_select(0, tensor::beside(chosen, hidden)));
+  const auto wanted = tensor::beside(all ? labels : labels.index_select(0, chosen), hidden);
   at::Tensor best;
   if (labels.defined() && !in.want_logits && makes_loss(in)) {
     const auto loss = std::make_shared<MaskedLmLoss>(wanted);

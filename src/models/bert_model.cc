@@ -20,8 +20,8 @@
 namespace tessera::models {
 namespace {
 
-/// [B, S] int64: 0, 1, 2, ... in each row, or what RoBERTa derives from the ids: padding_idx + 1, ... where a token is.
-/// Behind a prefix of so many tokens.
+/// [B, S] int64 where the ids are: 0, 1, 2, ... in each row, or what RoBERTa derives from the ids: padding_idx + 1, ...
+/// where a token is. Behind a prefix of so many tokens.
 at::Tensor default_positions(const families::BertConfig& config, const at::Tensor& ids, std::int64_t prefix) {
   if (!config.roberta()) return (at::arange(ids.size(1), ids.options().dtype(at::kLong)) + prefix).expand_as(ids);
   const auto token = ids.ne(config.pad_token_id).to(at::kLong);
@@ -31,10 +31,11 @@ at::Tensor default_positions(const families::BertConfig& config, const at::Tenso
 /// The head looks at the first place of each row, so it must be there: rows with padding on the left keep it.
 PackedBatch packed(const ModelInput& in) {
   const std::int64_t batch = in.input_ids.size(0), length = in.input_ids.size(1);
-  if (!in.attention_mask.defined() || in.attention_mask.select(1, 0).ne(0).all().item<bool>())
+  const auto mask = tensor::on_host(in.attention_mask);
+  if (!mask.defined() || mask.select(1, 0).ne(0).all().item<bool>())
     return pack_batch(in.attention_mask, batch, length);
   auto out = pack_batch({}, batch, length);
-  out.visible = in.attention_mask.ne(0).to(at::kByte).flatten().contiguous();
+  out.visible = tensor::beside(mask.ne(0).to(at::kByte).flatten().contiguous(), in.attention_mask);
   return out;
 }
 
@@ -42,12 +43,13 @@ void check(const families::BertConfig& config, const ModelInput& in) {
   if (!in.input_ids.defined() || in.input_ids.dim() != 2 || in.input_ids.numel() == 0)
     throw DataError("a batch for " + config.names.base + " needs input_ids [rows, length]");
   const auto types = config.distilbert() ? 0 : config.type_vocab_size;
-  if (in.token_type_ids.defined() && types > 0 && in.token_type_ids.max().item<std::int64_t>() >= types)
+  const auto given = tensor::on_host(in.token_type_ids);
+  if (given.defined() && types > 0 && given.max().item<std::int64_t>() >= types)
     throw DataError(
         fmt::format("token_type_ids has {}, and the model has {} types (type_vocab_size of config.json): "
                     "the tokenizer is another model's, or model_input_names of its tokenizer_config.json "
                     "should not list token_type_ids",
-                    in.token_type_ids.max().item<std::int64_t>(), types));
+                    given.max().item<std::int64_t>(), types));
   if (config.positions == families::BertPositions::kNone) return;
   const auto longest = config.longest_row() - (in.prefix.defined() ? in.prefix.size(1) : 0);
   if (in.input_ids.size(1) > longest) {
@@ -140,12 +142,13 @@ ModelOutput BertModel::compute(ModelInput in) {
   check(config_, in);
   const auto prefix = in.prefix.defined() ? in.prefix.size(1) : 0;
   const auto batch = packed(in);
+  const auto ids = tensor::on_host(in.input_ids);
   const auto pack = [&](const at::Tensor& given, const at::Tensor& fallback) {
-    return batch.pack(given.defined() ? given : fallback);
+    return batch.pack_beside(given.defined() ? given : fallback, in.input_ids);
   };
-  const BertEmbeddingsInput tokens{batch.pack(in.input_ids),
-                                   pack(in.position_ids, default_positions(config_, in.input_ids, prefix)),
-                                   pack(in.token_type_ids, at::zeros_like(in.input_ids)),
+  const BertEmbeddingsInput tokens{pack(ids, {}),
+                                   pack(in.position_ids, default_positions(config_, ids, prefix)),
+                                   pack(in.token_type_ids, at::zeros_like(ids)),
                                    config_.is_deberta() ? batch.visible : at::Tensor(),
                                    {}};
   const auto keys = token_keys(in.row_ids, in.attention_mask, in.input_ids.size(0), in.input_ids.size(1));

@@ -41,11 +41,11 @@ at::Tensor key_places(const DecoderBatch& batch, const at::Tensor& attention_mas
 /// How far the noise of each token's embedding goes, [T] float32 on the CPU; a row's padding does not count as length.
 at::Tensor noise_range(const ModelInput& in, const DecoderBatch& batch, std::int64_t size) {
   const auto& rows = *batch.packed.rows;
+  const auto visible = tensor::on_host(batch.packed.visible);
   auto lengths = at::empty({batch.positions.size(0)}, at::TensorOptions().dtype(at::kFloat));
   for (std::int64_t s = 0; s < rows.count(); ++s) {
-    const auto seen = batch.packed.visible.defined()
-                          ? batch.packed.visible.narrow(0, rows.begin[s], rows.length[s]).sum().item<double>()
-                          : static_cast<double>(rows.length[s]);
+    const auto seen = visible.defined() ? visible.narrow(0, rows.begin[s], rows.length[s]).sum().item<double>()
+                                        : static_cast<double>(rows.length[s]);
     lengths.narrow(0, rows.begin[s], rows.length[s]).fill_(std::max(seen, 1.0));
   }
   return in.embedding_noise * at::rsqrt(lengths * static_cast<double>(size));
@@ -147,14 +147,14 @@ at::Tensor CausalLm::embed(const at::Tensor& ids, const at::Tensor& positions, c
   if (project_in_) x = (*project_in_)(x);
   if (positions_) {
     check_positions(positions);
-    x = x + (*positions_)(positions + config_.position_offset);
+    x = x + (*positions_)(tensor::beside(tensor::on_host(positions) + config_.position_offset, positions));
   }
   if (embedding_norm_) x = (*embedding_norm_)(x);
   return (*dropout_)(x);
 }
 
 void CausalLm::check_positions(const at::Tensor& positions) const {
-  const auto last = positions.numel() == 0 ? 0 : positions.max().item<std::int64_t>();
+  const auto last = positions.numel() == 0 ? 0 : tensor::on_host(positions).max().item<std::int64_t>();
   if (last >= config_.position_rows) {
     throw DataError("a row reaches position " + std::to_string(last) + ", but this model has learned " +
                     std::to_string(config_.position_rows) + " positions only; shorten the rows");
@@ -176,7 +176,7 @@ std::shared_ptr<const DecoderLayout> CausalLm::layout_of(const DecoderBatch& bat
     layout.slopes = tensor::beside(slopes_, batch.positions);
     layout.key_position = key_places(batch, attention_mask);
   }
-  place(layout, batch.positions + prefix, batch.length + prefix, batch.documents ? batch.packed.rows.get() : nullptr);
+  place(layout, batch.positions, batch.length, batch.documents ? batch.packed.rows.get() : nullptr);
   if (prefix > 0) put_in_front(layout, prefix, batch.positions);
   return std::make_shared<const DecoderLayout>(std::move(layout));
 }
@@ -219,7 +219,7 @@ ModelOutput CausalLm::step(const ModelInput& in) {
     step.layout.key_position = at::arange(cache.capacity(), step.positions.options().dtype(at::kFloat))
                                    .repeat({step.layout.cache_rows / cache.capacity()});
   }
-  place(step.layout, step.positions, step.positions.max().item<std::int64_t>() + 1, nullptr);
+  place(step.layout, step.positions, tensor::on_host(step.positions).max().item<std::int64_t>() + 1, nullptr);
   const auto ids = in.input_ids.flatten().index_select(0, step.tokens);
   const auto pass = run(embed(ids, step.positions, {}, {}), std::make_shared<const DecoderLayout>(step.layout),
                         {.caches = &cache.layers()});
@@ -239,10 +239,8 @@ CausalLm::Pass CausalLm::decode(const ModelInput& in, const DecoderBatch& batch,
 }
 
 at::Tensor CausalLm::embed_batch(const ModelInput& in, const DecoderBatch& batch, const nn::GradientSlot& slot) {
-  const auto prefix = in.prefix.defined() ? in.prefix.size(1) : 0;
   const bool noisy = in.embedding_noise > 0;
-  return embed(batch.packed.pack(in.input_ids), prefix > 0 ? batch.positions + prefix : batch.positions, slot,
-               noisy ? noise_range(in, batch, config_.embedding_size) : at::Tensor());
+  return embed(batch.ids, batch.positions, slot, noisy ? noise_range(in, batch, config_.embedding_size) : at::Tensor());
 }
 
 // What each part goes through has the shapes that it has alone; only the layers' calls are one for all.

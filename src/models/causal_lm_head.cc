@@ -11,6 +11,7 @@
 #include "models/mixture_of_experts.h"
 #include "nn/ops/linear_cross_entropy.h"
 #include "nn/ops/token_log_probs.h"
+#include "tensor/device.h"
 
 namespace tessera::models {
 
@@ -52,11 +53,15 @@ void CausalLm::loss(const ModelInput& in, const DecoderBatch& batch, const Pass&
     if (!is_training()) options.predictions = &predictions;
     options.bias = lm_head_ ? lm_head_->bias : head_bias_;
     const auto chosen = is_training() ? counts.nonzero().flatten() : at::Tensor();
-    const auto rows = [&](const at::Tensor& t) { return chosen.defined() ? t.index_select(0, chosen) : t; };
-    out.loss = nn::linear_cross_entropy(rows(pass.hidden), head_weight(), rows(batch.labels), options);
+    const auto rows = [&](const at::Tensor& t) {
+      return chosen.defined() ? t.index_select(0, tensor::beside(chosen, t)) : t;
+    };
+    out.loss = nn::linear_cross_entropy(rows(pass.hidden), head_weight(),
+                                        tensor::beside(rows(batch.labels), pass.hidden), options);
   } else {
     const auto flat = logits(pass.hidden);
-    out.loss = nn::sum_token_losses(flat.to(at::kFloat), batch.labels, token_loss()) / normalizer;
+    const auto labels = tensor::beside(batch.labels, flat);
+    out.loss = nn::sum_token_losses(flat.to(at::kFloat), labels, token_loss()) / normalizer;
     if (!is_training()) predictions = at::argmax(flat.detach(), -1);
     if (in.want_logits) out.logits = batch.packed.unpack(flat);
   }
@@ -75,9 +80,10 @@ void CausalLm::loss(const ModelInput& in, const DecoderBatch& batch, const Pass&
 
 void CausalLm::score(const ModelInput& in, const DecoderBatch& batch, const Pass& pass, const nn::GradientSlot& slot,
                      ModelOutput& out) {
-  const auto chosen = batch.labels.ne(-100).nonzero().flatten();
+  const auto counted = batch.labels.ne(-100).nonzero().flatten();
+  const auto chosen = tensor::beside(counted, pass.hidden);
   const auto hidden = pass.hidden.index_select(0, chosen);
-  const auto labels = batch.labels.index_select(0, chosen);
+  const auto labels = tensor::beside(batch.labels.index_select(0, counted), pass.hidden);
   const bool statistics = in.token_scores == ModelInput::TokenScores::kWithStatistics;
   nn::TokenScores scores;
   if (loss_is_fused(in) && !config_.head_bias) {

@@ -29,7 +29,7 @@ at::Tensor shifted(const at::Tensor& labels) {
 
 // Documents of packed rows: a position that does not follow its predecessor by one starts a new one.
 nn::SequenceRows documents(const at::Tensor& position_ids) {
-  const auto ids = tensor::on_host(position_ids).contiguous();
+  const auto ids = position_ids.contiguous();
   const auto* p = ids.const_data_ptr<std::int64_t>();
   const std::int64_t batch = ids.size(0), length = ids.size(1);
   nn::SequenceRows rows;
@@ -54,17 +54,17 @@ bool loses(const PackedBatch& packed, const at::Tensor& counts) {
 
 PackedBatch with_padding(const at::Tensor& mask) {
   PackedBatch out = pack_batch({}, mask.size(0), mask.size(1));
-  out.visible = mask.ne(0).to(at::kByte).flatten();
+  out.visible = tensor::beside(tensor::on_host(mask).ne(0).to(at::kByte).flatten(), mask);
   return out;
 }
 
 at::Tensor default_positions(const ModelInput& in, bool count_visible) {
   const std::int64_t batch = in.input_ids.size(0), length = in.input_ids.size(1);
   if (count_visible && in.attention_mask.defined()) {
-    const auto mask = in.attention_mask.ne(0).to(at::kLong);
+    const auto mask = tensor::on_host(in.attention_mask).ne(0).to(at::kLong);
     return mask.cumsum(1) * mask - 1;
   }
-  return at::arange(length, in.input_ids.options().dtype(at::kLong)).unsqueeze(0).expand({batch, length});
+  return at::arange(length, at::TensorOptions().dtype(at::kLong)).unsqueeze(0).expand({batch, length});
 }
 
 }  // namespace
@@ -77,13 +77,16 @@ DecoderBatch make_decoder_batch(const ModelInput& in, bool count_visible, const 
   check_shape(in.labels, in.input_ids, "labels");
   DecoderBatch out;
   out.packed = pack_batch(in.attention_mask, in.input_ids.size(0), in.input_ids.size(1));
-  auto labels = in.labels.defined() ? shifted(in.labels) : at::Tensor();
+  const auto labels = in.labels.defined() ? shifted(tensor::on_host(in.labels)) : at::Tensor();
+  const auto given_positions = tensor::on_host(in.position_ids);
   if (loses(out.packed, labels.defined() ? labels.ne(-100) : needed)) out.packed = with_padding(in.attention_mask);
   out.documents = in.position_ids.defined() && !in.attention_mask.defined();
-  if (out.documents) out.packed.rows = std::make_shared<nn::SequenceRows>(documents(in.position_ids));
-  const auto positions = in.position_ids.defined() ? in.position_ids : default_positions(in, count_visible);
-  out.positions = out.packed.pack(positions).contiguous();
-  out.length = positions.numel() == 0 ? 1 : positions.max().item<std::int64_t>() + 1;
+  if (out.documents) out.packed.rows = std::make_shared<nn::SequenceRows>(documents(given_positions));
+  const auto prefix = in.prefix.defined() ? in.prefix.size(1) : 0;
+  const auto positions = (given_positions.defined() ? given_positions : default_positions(in, count_visible)) + prefix;
+  out.ids = out.packed.pack_beside(in.input_ids, in.input_ids);
+  out.positions = out.packed.pack_beside(positions, in.input_ids).contiguous();
+  out.length = positions.numel() == 0 ? prefix + 1 : positions.max().item<std::int64_t>() + 1;
   if (labels.defined()) out.labels = out.packed.pack(labels);
   return out;
 }

@@ -7,6 +7,7 @@
 
 #include "models/build_parts.h"
 #include "models/classification_loss.h"
+#include "tensor/device.h"
 #include "tensor/rng.h"
 #include "tessera/base/error.h"
 
@@ -44,7 +45,7 @@ ModelOutput DecoderClassifier::compute(ModelInput in) {
   std::swap(labels, in.labels);
   if (!in.input_ids.defined() || in.input_ids.dim() != 2 || in.input_ids.numel() == 0)
     throw DataError("a classifier needs input_ids of shape [rows, length]");
-  const at::Tensor last = last_tokens(in.input_ids);
+  const at::Tensor last = last_tokens(tensor::on_host(in.input_ids));
   const auto batch = make_decoder_batch(in, config_.positions_count_visible, last);
   const auto keys = token_keys(in.row_ids, in.attention_mask, in.input_ids.size(0), in.input_ids.size(1));
   const tensor::PassScope draws(keys.defined() ? batch.packed.pack(keys) : keys, in.first_draw);
@@ -53,9 +54,10 @@ ModelOutput DecoderClassifier::compute(ModelInput in) {
   for (const auto& state : pass.states) out.hidden.push_back(batch.packed.unpack(state));
   const at::Tensor places = batch.packed.pack(last).nonzero().flatten();
   const tensor::RowScope rows(keys_at(places));
-  const at::Tensor logits = (*score_)(pass.hidden.index_select(0, places));
+  const at::Tensor logits = (*score_)(pass.hidden.index_select(0, tensor::beside(places, pass.hidden)));
   if (labels.defined()) {
-    const double count = in.loss_normalizer > 0 ? in.loss_normalizer : labels.ne(-100).sum().item<double>();
+    const double count =
+        in.loss_normalizer > 0 ? in.loss_normalizer : tensor::on_host(labels).ne(-100).sum().item<double>();
     out.loss = classification_loss(logits, labels, *config_.classifier, count, token_loss());
     if (!is_training()) out.predictions = at::argmax(logits.detach(), -1);
   }

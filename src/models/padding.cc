@@ -16,6 +16,10 @@ at::Tensor PackedBatch::pack(const at::Tensor& x) const {
   return index.defined() ? flat.index_select(0, tensor::beside(index, flat)) : flat;
 }
 
+at::Tensor PackedBatch::pack_beside(const at::Tensor& x, const at::Tensor& like) const {
+  return tensor::beside(pack(tensor::on_host(x)), like);
+}
+
 at::Tensor PackedBatch::unpack(const at::Tensor& x) const {
   const auto flat = index.defined() ? at::zeros({batch * length, x.size(1)}, x.options()).index_copy(0, index, x) : x;
   return flat.view({batch, length, x.size(1)});
@@ -36,8 +40,8 @@ PackedBatch pack_batch(const at::Tensor& mask_in, std::int64_t batch, std::int64
     throw DataError("attention_mask must have the shape of input_ids [" + std::to_string(batch) + ", " +
                     std::to_string(length) + "]");
   }
-  const auto mask = mask_in.ne(0).contiguous(), here = tensor::on_host(mask);
-  const bool* p = here.const_data_ptr<bool>();
+  const auto mask = tensor::on_host(mask_in).ne(0).contiguous();
+  const bool* p = mask.const_data_ptr<bool>();
   auto rows = std::make_shared<nn::SequenceRows>();
   std::vector<std::int64_t> index;
   bool removable = true;
@@ -55,10 +59,10 @@ PackedBatch pack_batch(const at::Tensor& mask_in, std::int64_t batch, std::int64
     for (std::int64_t i = first; i <= last; ++i) index.push_back(b * length + i);
   }
   if (!removable) {
-    out.visible = mask.to(at::kByte).flatten();
+    out.visible = tensor::beside(mask.to(at::kByte).flatten(), mask_in);
   } else if (static_cast<std::int64_t>(index.size()) < batch * length) {
     out.rows = std::move(rows);
-    out.index = tensor::beside(at::tensor(index, at::TensorOptions().dtype(at::kLong)), mask);
+    out.index = tensor::beside(at::tensor(index, at::TensorOptions().dtype(at::kLong)), mask_in);
   }
   return out;
 }

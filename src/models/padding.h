@@ -17,6 +17,8 @@ struct PackedBatch {
 
   /// [B, S, ...] -> [tokens, ...]
   at::Tensor pack(const at::Tensor& x) const;
+  /// The same of what the host knows, as ids: packed there, and copied to the device of `like`.
+  at::Tensor pack_beside(const at::Tensor& x, const at::Tensor& like) const;
   /// [tokens, D] -> [B, S, D], zeros at padding. Differentiable.
   at::Tensor unpack(const at::Tensor& x) const;
 };

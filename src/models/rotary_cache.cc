@@ -88,20 +88,20 @@ void RotaryCache::make(std::int64_t rows, std::int64_t length, at::Device device
   auto all = angles(length);
   if (settings_.scaling == families::RopeScaling::kLongRope)
     all = at::cat({angles(0), angles(settings_.original_positions + 1)});
-  cos_ = (all.cos() * settings_.table_factor).to(device);
-  sin_ = (all.sin() * settings_.table_factor).to(device);
+  cos_ = tensor::to_device(all.cos() * settings_.table_factor, device);
+  sin_ = tensor::to_device(all.sin() * settings_.table_factor, device);
   rows_ = rows;
 }
 
 at::Tensor RotaryCache::long_rope_rows(const at::Tensor& positions, std::int64_t length,
                                        const nn::SequenceRows* documents) const {
   if (!documents) return length > settings_.original_positions ? positions + rows_ : positions;
-  auto out = positions.clone();
+  auto out = tensor::on_host(positions).clone();
   for (std::int64_t d = 0; d < documents->count(); ++d) {
     auto part = out.narrow(0, documents->begin[d], documents->length[d]);
     if (part.max().item<std::int64_t>() >= settings_.original_positions) part.add_(rows_);
   }
-  return out;
+  return tensor::beside(out, positions);
 }
 
 nn::RotaryTable RotaryCache::dynamic_table(const at::Tensor& given, const nn::SequenceRows& documents) const {

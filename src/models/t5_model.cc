@@ -63,10 +63,6 @@ PackedBatch packed_source(const ModelInput& in) {
   return pack_batch(in.attention_mask, source.size(0), source.size(1));
 }
 
-at::Tensor packed_ids(const ModelInput& in, const PackedBatch& batch) {
-  return in.encoder_output.defined() ? at::Tensor() : batch.pack(in.input_ids);
-}
-
 }  // namespace
 
 T5ForConditionalGeneration::T5ForConditionalGeneration(const families::T5Config& config, at::ScalarType dtype)
@@ -107,20 +103,24 @@ void T5ForConditionalGeneration::init_parameter(const std::string& name, at::Ten
 }
 
 at::Tensor T5ForConditionalGeneration::shift_right(const at::Tensor& labels) const {
-  auto ids = at::empty_like(labels);
+  const auto here = tensor::on_host(labels);
+  auto ids = at::empty_like(here);
   ids.select(1, 0).fill_(config_.decoder_start_token_id);
   if (labels.size(1) > 1) {
-    const auto before = labels.narrow(1, 0, labels.size(1) - 1);
+    const auto before = here.narrow(1, 0, labels.size(1) - 1);
     ids.narrow(1, 1, labels.size(1) - 1).copy_(before.masked_fill(before.eq(-100), config_.pad_token_id));
   }
-  return ids;
+  return tensor::beside(ids, labels);
 }
 
-T5ForConditionalGeneration::Embedded T5ForConditionalGeneration::embed(const at::Tensor& source_ids,
+T5ForConditionalGeneration::Embedded T5ForConditionalGeneration::embed(const ModelInput& in, const PackedBatch& batch,
                                                                        const at::Tensor& target_ids,
                                                                        const nn::GradientSlot& slot) {
-  const std::int64_t sources = source_ids.defined() ? source_ids.numel() : 0, targets = target_ids.numel();
-  const auto ids = sources > 0 ? at::cat({source_ids.flatten(), target_ids.flatten()}) : target_ids.flatten();
+  const auto targets_here = tensor::on_host(target_ids).flatten();
+  const auto sources_here =
+      in.encoder_output.defined() ? targets_here.narrow(0, 0, 0) : batch.pack(tensor::on_host(in.input_ids));
+  const std::int64_t sources = sources_here.numel(), targets = targets_here.numel();
+  const auto ids = tensor::beside(sources > 0 ? at::cat({sources_here, targets_here}) : targets_here, target_ids);
   const bool plain = !shared_->hooked() && !shared_->adapter();
   const auto rows = plain ? nn::lookup(shared_->weight, ids, slot) : (*shared_)(ids);
   return {sources > 0 ? rows.narrow(0, 0, sources) : at::Tensor(), rows.narrow(0, sources, targets)};
@@ -158,7 +158,7 @@ at::Tensor T5ForConditionalGeneration::logits(const at::Tensor& hidden) {
 
 void T5ForConditionalGeneration::fused_loss(const ModelInput& in, const at::Tensor& hidden,
                                             const nn::GradientSlot& slot, ModelOutput& out) {
-  const auto labels = in.labels.flatten();
+  const auto labels = tensor::on_host(in.labels).flatten();
   const double scale = config_.scales_head ? std::pow(static_cast<double>(config_.d_model), -0.5) : 1.0;
   const auto weight = lm_head_ ? lm_head_->handle() : nn::Weight(shared_->head_weight());
   nn::CrossEntropyOptions options{.scale = scale,
@@ -169,17 +169,17 @@ void T5ForConditionalGeneration::fused_loss(const ModelInput& in, const at::Tens
   if (in.loss_scale != 1) options.loss_dtype = at::kFloat;  // its gradient, the scale, is too large for float16
   if (is_training()) {
     const auto chosen = labels.ne(-100).nonzero().flatten();
-    out.loss =
-        nn::linear_cross_entropy(hidden.index_select(0, chosen), weight, labels.index_select(0, chosen), options);
+    out.loss = nn::linear_cross_entropy(hidden.index_select(0, tensor::beside(chosen, hidden)), weight,
+                                        tensor::beside(labels.index_select(0, chosen), hidden), options);
   } else {
     options.predictions = &out.predictions;
-    out.loss = nn::linear_cross_entropy(hidden, weight, labels, options);
+    out.loss = nn::linear_cross_entropy(hidden, weight, tensor::beside(labels, hidden), options);
     out.predictions = out.predictions.view_as(in.labels);
   }
 }
 
 double T5ForConditionalGeneration::normalizer(const ModelInput& in) const {
-  return in.loss_normalizer > 0 ? in.loss_normalizer : in.labels.ne(-100).sum().item<double>();
+  return in.loss_normalizer > 0 ? in.loss_normalizer : tensor::on_host(in.labels).ne(-100).sum().item<double>();
 }
 
 bool T5ForConditionalGeneration::loss_is_fused(const ModelInput& in) {
@@ -205,8 +205,9 @@ ModelOutput T5ForConditionalGeneration::step(ModelInput in) {
   ModelOutput out;
   if (cache.rows == 0) {
     const auto batch = packed_source(in);
-    const auto encoded =
-        encode(in, batch, in.encoder_output.defined() ? at::Tensor() : (*shared_)(packed_ids(in, batch)), out);
+    const auto encoded = encode(
+        in, batch,
+        in.encoder_output.defined() ? at::Tensor() : (*shared_)(batch.pack_beside(in.input_ids, in.input_ids)), out);
     const std::int64_t each = rows / encoded.batch.batch;
     auto sources = std::make_shared<nn::SequenceRows>();
     for (std::int64_t r = 0; r < rows; ++r) {
@@ -237,7 +238,7 @@ ModelOutput T5ForConditionalGeneration::compute(ModelInput in) {
   const auto ids = in.decoder_input_ids.defined() ? in.decoder_input_ids : shift_right(in.labels);
   const bool shares = config_.tied && loss_is_fused(in) && !shared_->adapter();
   const auto slot = shares ? c10::make_intrusive<nn::SharedGradient>() : nn::GradientSlot();
-  const auto embedded = embed(packed_ids(in, batch), ids, slot);
+  const auto embedded = embed(in, batch, ids, slot);
   const auto source_keys = token_keys(in.row_ids, in.attention_mask, batch.batch, batch.length);
   const tensor::PassScope draws(source_keys.defined() ? batch.pack(source_keys) : source_keys, in.first_draw);
   auto encoded = encode(in, batch, embedded.source, out);

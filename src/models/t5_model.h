@@ -27,8 +27,10 @@ class T5ForConditionalGeneration : public Model {
   struct StepCache;
   struct Encoded;
   struct Embedded;
-  /// Rows of the token table for both sequences by one lookup (so that backward makes one gradient of the table).
-  Embedded embed(const at::Tensor& source_ids, const at::Tensor& target_ids, const nn::GradientSlot& slot);
+  /// Rows of the token table for both sequences by one lookup (so that backward makes one gradient of the table). Of
+  /// the source's visible tokens, unless its encoder_output is given.
+  Embedded embed(const ModelInput& in, const PackedBatch& batch, const at::Tensor& target_ids,
+                 const nn::GradientSlot& slot);
   Encoded encode(const ModelInput& in, const PackedBatch& batch, const at::Tensor& embedded, ModelOutput& out);
   at::Tensor decode(const Encoded& encoded, const at::Tensor& embedded, const ModelInput& in, ModelOutput& out);
   bool loss_is_fused(const ModelInput& in);

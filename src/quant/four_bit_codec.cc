@@ -18,6 +18,7 @@
 #include "quant/block_codes.h"
 #include "quant/code_kernels.h"
 #include "quant/four_bit_panels.h"
+#include "tensor/device.h"
 #include "tensor/device_codec.h"
 #include "tensor/device_kernels.h"
 #include "tensor/panel_codec.h"
@@ -144,7 +145,7 @@ class FourBitCodec final : public tensor::Codec, public tensor::PanelCodec, publ
       pairs.mutable_data_ptr<float>()[2 * byte + 1] = of_code[static_cast<std::size_t>(byte & 15)];
     }
     const auto look_up = [](const at::Tensor& table, const at::Tensor& bytes) {
-      return table.to(bytes.device()).index_select(0, bytes.flatten().to(at::kInt));
+      return tensor::beside(table, bytes).index_select(0, bytes.flatten().to(at::kInt));
     };
     const auto values = look_up(pairs, codes).flatten();
     auto scales = matrix.fields[kAbsmax];
@@ -270,7 +271,7 @@ class FourBitCodec final : public tensor::Codec, public tensor::PanelCodec, publ
     if (!map.defined() || map.device() != t.device()) {
       map = at::empty({256}, at::kFloat);
       std::copy_n(dynamic_map(true).data(), 256, map.mutable_data_ptr<float>());
-      map = map.to(t.device());
+      map = tensor::beside(map, t);
     }
     return map;
   }

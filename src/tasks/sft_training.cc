@@ -44,6 +44,7 @@ models::ModelInput model_input(const data::SftBatch& batch, double normalizer) {
 }
 
 std::function<void(at::Tensor)> sum_over(comm::Communicator& group) {
+  if (group.size() == 1) return {};
   return [&group](at::Tensor t) {
     const at::Tensor here = t.cpu();  // itself, unless a device computes
     group.all_reduce(here, comm::ReduceOp::kSum)->wait();

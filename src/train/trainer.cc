@@ -13,6 +13,7 @@
 #include "base/crc32c.h"
 #include "base/rank_record.h"
 #include "tensor/device_memory.h"
+#include "tensor/host_copy.h"
 #include "tensor/span.h"
 #include "tessera/base/error.h"
 #include "train/seconds.h"
@@ -152,14 +153,19 @@ void Trainer::not_finite(const std::string& what, StepReport& report) {
   report.skipped = what;
 }
 
-double Trainer::update(StepReport& report) {
-  if (scaler_) scaler_->unscale(optimizer_, model_.group());
-  const tensor::Span span("optimizer step");
+double Trainer::clip() {
+  const tensor::Span span("gradient norm");
+  const double most = options_.max_grad_norm;
+  return model_.clip_grad_norm(most > 0 ? most : std::numeric_limits<double>::infinity(), optimizer_);
+}
+
+double Trainer::update(double norm, StepReport& report) {
   const bool clips = options_.max_grad_norm > 0;
-  double norm = 0;  // measured in any case: a gradient that is not finite would spoil the optimizer's state for good
-  if (clips || !scaler_) {
-    norm = model_.clip_grad_norm(clips ? options_.max_grad_norm : std::numeric_limits<double>::infinity(), optimizer_);
+  if (scaler_) {
+    scaler_->unscale(optimizer_, model_.group());
+    if (clips) norm = clip();
   }
+  const tensor::Span span("optimizer step");
   if (scaler_) {
     const double scale = scaler_->scale();
     const bool taken = scaler_->step(optimizer_, model_.group());
@@ -191,7 +197,7 @@ StepReport Trainer::step(std::int64_t epoch, std::int64_t first_batch, std::int6
   tokens = std::max(tokens, 1.0);
 
   const bool keeps_unsharded = !options_.sync_each_batch && model_.group().size() > 1;
-  std::vector<at::Tensor> made;
+  std::vector<tensor::HostCopy> made;
   for (std::int64_t b = 0; b < batches; ++b) {
     std::optional<fsdp::NoSync> no_sync;
     if (b + 1 < batches && keeps_unsharded) no_sync.emplace(model_);
@@ -203,10 +209,13 @@ StepReport Trainer::step(std::int64_t epoch, std::int64_t first_batch, std::int6
     }
     const tensor::Span span("backward");
     (scaler_ ? scaler_->scale(loss) : loss).backward();
-    made.push_back(loss.detach());
+    made.emplace_back(loss);
   }
-  std::vector<double> losses;  // read here, so that a device is waited for once
-  for (const auto& loss : made) losses.push_back(loss.item<double>());
+  // Measured in any case: a gradient that is not finite would spoil the optimizer's state for good. A device that has
+  // the norm has the losses, too: it is waited for once.
+  const double norm = scaler_ ? 0 : clip();
+  std::vector<double> losses;
+  for (const auto& loss : made) losses.push_back(loss.read().item<double>());
   StepReport report;
   for (auto b = first_batch; b < first_batch + batches; ++b) {
     report.input_tokens += task_.input_tokens(epoch, b);
@@ -223,7 +232,7 @@ StepReport Trainer::step(std::int64_t epoch, std::int64_t first_batch, std::int6
   optimizer_.set_lr(report.learning_rate);
   if (callbacks.before_update) callbacks.before_update();
   if (report.skipped.empty())
-    report.grad_norm = update(report);
+    report.grad_norm = update(norm, report);
   else
     optimizer_.zero_grad();
   if (report.skipped.empty()) skipped_in_a_row_ = 0;

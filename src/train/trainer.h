@@ -149,8 +149,11 @@ class Trainer {
   std::vector<double> with_mark(std::vector<double> values, double loss_tokens, const StepReport& report) const;
   /// Collective where they differ: DataError on every rank, with what rank 0 and the first other one have.
   void check_same_step(const std::vector<double>& sums, double loss_tokens, const StepReport& report);
-  /// Collective. Clips, and steps unless gradients are not finite; returns the norm before clipping.
-  double update(StepReport& report);
+  /// Collective. Measures the gradients and clips them where the options say so; returns the norm before.
+  double clip();
+  /// Collective. Steps unless gradients are not finite; returns the norm before clipping. norm: of gradients that are
+  /// not scaled, from clip().
+  double update(double norm, StepReport& report);
   /// Collective, the loss of one rank being not finite: which, and with NanPolicy::kStop in which module it began.
   std::string name_loss(const std::vector<double>& losses, std::int64_t epoch, std::int64_t first_batch);
   /// Ends the run, or notes that the step changes nothing.

@@ -19,6 +19,7 @@
 #include <map>
 #include <mutex>
 #include <new>
+#include <set>
 
 #include "base/scoped_value.h"
 #include "support/fake_streams.h"
@@ -76,6 +77,26 @@ template <class F>
 void with_block(const at::Tensor& t, const F& f) {
   if (!has_fake_streams() || !t.defined() || t.is_cpu() || !t.has_storage()) return;
   with_block(t.storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get(), f);
+}
+
+/// Of a device's computing stream to pinned memory of the host, which has nothing of them until it waits.
+struct LateCopy {
+  at::Tensor from, to;  // on the CPU
+};
+std::mutex late_mutex;
+auto& late_copies = *new std::array<std::vector<LateCopy>, kFakeDevices>;  // those that nobody waits for outlive main()
+std::array<std::int64_t, kFakeDevices> host_saw{};                         // so much of what a device computed
+
+/// The host waits for what a device computes; with `unless_seen` for so much of it, if it has not waited for that.
+void wait_on_host(int index, std::optional<std::int64_t> unless_seen = {}) {
+  const c10::impl::ExcludeDispatchKeyGuard no_autograd(c10::autograd_dispatch_keyset);
+  const auto i = static_cast<std::size_t>(index);
+  const std::lock_guard lock(late_mutex);
+  if (unless_seen && late_copies[i].empty() && host_saw[i] >= *unless_seen) return;
+  ++waits;
+  host_saw[i] = computed_by(index);
+  for (const auto& copy : late_copies[i]) copy.to.copy_(copy.from);
+  late_copies[i].clear();
 }
 
 bool awaits_copy(const Block& block) {
@@ -213,12 +234,16 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     if (event == nullptr) return;
     wait_for(nullptr, mark_of(event));
     host_waited(*mark_of(event));
+    if (const auto computed = computed_at(*mark_of(event)); computed >= 0)
+      wait_on_host(device_of(*mark_of(event)), computed);
   }
   bool queryStream(const c10::Stream&) const override { return true; }
   void synchronizeStream(const c10::Stream& stream) const override {
     const auto end = mark(fake_stream(stream.id()), stream.device_index());
     wait_for(nullptr, end);
-    stream.id() == 0 ? host_waited_for_computation() : host_waited(*end);
+    if (stream.id() != 0) return host_waited(*end);
+    host_waited_for_computation();
+    wait_on_host(stream.device_index());
   }
   void synchronizeDevice(c10::DeviceIndex) const override {}
 
@@ -226,12 +251,43 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   static std::shared_ptr<FakeMark>& mark_of(void* event) { return *static_cast<std::shared_ptr<FakeMark>*>(event); }
 };
 
+/// What pin_memory() copies into.
+class PinnedHostMemory final : public at::Allocator {
+ public:
+  at::DataPtr allocate(std::size_t bytes) override {
+    auto* memory = std::malloc(std::max<std::size_t>(bytes, 1));
+    if (memory == nullptr) throw std::bad_alloc();
+    const std::lock_guard lock(mutex);
+    pinned.insert(memory);
+    return {memory, memory, &give_back, at::kCPU};
+  }
+  void copy_data(void* to, const void* from, std::size_t bytes) const override { std::memcpy(to, from, bytes); }
+  /// Whether it begins at this address.
+  static bool has(const void* address) {
+    const std::lock_guard lock(mutex);
+    return pinned.contains(address);
+  }
+
+ private:
+  static void give_back(void* memory) {
+    const std::lock_guard lock(mutex);
+    pinned.erase(memory);
+    std::free(memory);
+  }
+  static inline std::mutex mutex;
+  static inline std::set<const void*> pinned;
+};
+
 /// What autograd asks about an accelerator.
 struct Hooks final : at::PrivateUse1HooksInterface {
   bool isBuilt() const override { return true; }
   bool isAvailable() const override { return true; }
   bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
-  bool isPinnedPtr(const void* data) const override { return is_registered(data); }
+  bool isPinnedPtr(const void* data) const override { return is_registered(data) || PinnedHostMemory::has(data); }
+  at::Allocator* getPinnedMemoryAllocator() const override {
+    static PinnedHostMemory memory;
+    return &memory;
+  }
 };
 
 // Before main(): autograd counts the devices once, in the first backward of the process.
@@ -286,9 +342,17 @@ at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_bloc
     copy_on(*stream, from, to, non_blocking);
     return to;
   }
-  if (to.is_cpu() && !in_operator) ++waits;
-  if (!to.is_cpu()) count_computation(to.device().index());
+  const bool crosses = from.is_cpu() != to.is_cpu() && !in_operator;
+  const bool goes_on = crosses && non_blocking && (to.is_cpu() ? to : from).is_pinned();
+  if (!to.is_cpu()) count_computation(index);
   use(from), use(to);
+  if (goes_on && to.is_cpu()) {
+    std::memset(to.mutable_data_ptr(), 0xFF, to.nbytes());
+    const std::lock_guard lock(late_mutex);
+    late_copies[static_cast<std::size_t>(index)].push_back({on_cpu(from).clone(), to});
+    return to;
+  }
+  if (crosses && !goes_on) wait_on_host(index);
   on_cpu(to).copy_(on_cpu(from));
   return to;
 }
@@ -417,9 +481,10 @@ void check_grouped_product(const torch::jit::Stack& stack) {
 
 void fall_back(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   check_one_device(op, *stack);
+  int index = current_index;
   for (const auto& value : torch::jit::last(*stack, op.schema().arguments().size())) {
     if (!value.isTensor() || !value.toTensor().defined() || value.toTensor().is_cpu()) continue;
-    const auto index = value.toTensor().device().index();
+    index = value.toTensor().device().index();
     TESSERA_CHECK(current_streams[static_cast<std::size_t>(index)] == 0, "operators run on the stream that computes");
     count_computation(index);
     break;
@@ -431,7 +496,7 @@ void fall_back(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   }
   const auto& name = op.schema().operator_name().name;
   if (name == "aten::_int_mm") check_int8_product(*stack);
-  if (waits_on_gpu(name)) ++waits;
+  if (waits_on_gpu(name)) wait_on_host(index);
   const ScopedValue inside(in_operator, true);
   if (name == "aten::_grouped_mm") check_grouped_product(*stack);
   at::native::cpu_fallback(op, stack, /*error_on_views=*/true);

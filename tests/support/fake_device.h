@@ -40,8 +40,9 @@ void* real_address(const void* address);
 /// Bytes of the tensors that are on fake devices now, all together.
 std::int64_t fake_device_bytes();
 
-/// Calls for which a program waits for its GPU, since the process began: copies to the CPU, and operators whose
-/// result's size or value the CPU must know.
+/// Calls for which a program waits for its GPU, since the process began: copies to and from the CPU, unless they are
+/// non-blocking ones of pinned memory; operators whose result's size or value the CPU must know; the computing stream;
+/// and events behind computation that nobody has waited for otherwise.
 std::int64_t fake_device_waits();
 
 /// Copies from the host's memory that device `index` may still be reading: nobody has waited for what it was told.

@@ -18,7 +18,7 @@ namespace tessera::test {
 
 class FakeMark {
  public:
-  FakeMark(std::int64_t computed, FakeStream* stream);
+  FakeMark(int device, std::int64_t computed, FakeStream* stream);
   void reach() {
     {
       const std::lock_guard lock(mutex_);
@@ -34,6 +34,7 @@ class FakeMark {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return reached_; });
   }
+  const int device;
   const std::int64_t computed;  // by the device when it was made on the stream that computes; -1: on another
   FakeStream* const stream;     // that other
   const std::int64_t position;  // in it
@@ -90,8 +91,8 @@ class FakeStream {
   std::thread thread_;
 };
 
-FakeMark::FakeMark(std::int64_t computed, FakeStream* stream)
-    : computed(computed), stream(stream), position(stream == nullptr ? 0 : stream->told.load()) {}
+FakeMark::FakeMark(int device, std::int64_t computed, FakeStream* stream)
+    : device(device), computed(computed), stream(stream), position(stream == nullptr ? 0 : stream->told.load()) {}
 
 namespace {
 
@@ -150,8 +151,8 @@ void run_on(FakeStream* stream, std::function<void()> run) {
 }
 
 std::shared_ptr<FakeMark> mark(FakeStream* stream, int device) {
-  const auto made =
-      std::make_shared<FakeMark>(stream == nullptr ? computed[static_cast<std::size_t>(device)].load() : -1, stream);
+  const auto made = std::make_shared<FakeMark>(
+      device, stream == nullptr ? computed[static_cast<std::size_t>(device)].load() : -1, stream);
   run_on(stream, [made] { made->reach(); });
   return made;
 }
@@ -161,6 +162,13 @@ bool reached(const FakeMark& mark) {
   const bool is = mark.reached();
   if (is && mark.stream != nullptr) raise(mark.stream->awaited, mark.position);
   return is;
+}
+
+int device_of(const FakeMark& mark) {
+  return mark.device;
+}
+std::int64_t computed_at(const FakeMark& mark) {
+  return mark.computed;
 }
 
 void wait_for(FakeStream* stream, const std::shared_ptr<FakeMark>& mark) {

@@ -37,6 +37,9 @@ void run_on(FakeStream* stream, std::function<void()> run);
 class FakeMark;
 std::shared_ptr<FakeMark> mark(FakeStream* stream, int device);
 bool reached(const FakeMark& mark);
+int device_of(const FakeMark& mark);
+/// By the device when the mark was made on the stream that computes; -1: on another one.
+std::int64_t computed_at(const FakeMark& mark);
 /// The stream goes on when the mark is reached; null: the caller waits, and computes behind it.
 void wait_for(FakeStream* stream, const std::shared_ptr<FakeMark>& mark);
 

@@ -2,6 +2,8 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include "tensor/device.h"
+
 namespace tessera::fsdp {
 
 void cast_floating(const std::vector<at::Tensor*>& tensors, at::ScalarType dtype) {
@@ -10,8 +12,7 @@ void cast_floating(const std::vector<at::Tensor*>& tensors, at::ScalarType dtype
 }
 
 void move_to(at::Device device, const std::vector<at::Tensor*>& tensors) {
-  for (auto* t : tensors)
-    if (t->defined() && t->device() != device) *t = t->to(device);
+  for (auto* t : tensors) *t = tensor::to_device(*t, device);
 }
 
 at::ScalarType compute_dtype(at::ScalarType stored, const MixedPrecision& precision) {

@@ -135,7 +135,7 @@ at::Tensor offsets_of(const std::shared_ptr<const SequenceRows>& rows, std::int6
   }
   if (end != tokens) return {};
   to[rows->count()] = static_cast<std::int32_t>(end);
-  last = {rows, offsets.to(like.device())};
+  last = {rows, tensor::beside(offsets, like)};
   return last.offsets;
 }
 

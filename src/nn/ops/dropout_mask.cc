@@ -2,6 +2,7 @@
 
 #include <ATen/ops/empty.h>
 
+#include "tensor/device.h"
 #include "tensor/rng.h"
 
 namespace tessera::nn {
@@ -47,7 +48,7 @@ at::Tensor DropoutMask::keys_of(const at::Tensor& rows, std::int64_t count, cons
     key[2 * r] = own.a;
     key[2 * r + 1] = own.b;
   }
-  last = {rows, keys.to(like.device()), count};
+  last = {rows, tensor::beside(keys, like), count};
   return last.keys;
 }
 

@@ -57,7 +57,7 @@ class Lookup : public torch::autograd::Function<Lookup> {
 };
 
 void check_ids(const at::Tensor& given, std::int64_t num) {
-  const auto ids = tensor::on_host(given);
+  const auto ids = tensor::on_host(given).to(at::kLong).contiguous();
   const auto* p = ids.const_data_ptr<std::int64_t>();
   for (std::int64_t i = 0; i < ids.numel(); ++i) {
     if (p[i] < 0 || p[i] >= num) {
@@ -71,9 +71,9 @@ void check_ids(const at::Tensor& given, std::int64_t num) {
 }  // namespace
 
 at::Tensor lookup(const at::Tensor& table, const at::Tensor& ids, const GradientSlot& slot, std::int64_t padding_idx) {
-  const auto flat = ids.reshape({-1}).to(at::kLong).contiguous();
-  check_ids(flat, table.size(0));
+  check_ids(ids, table.size(0));
   if (!has_kernels(table)) return composite::lookup(table, ids.to(at::kLong), padding_idx);
+  const auto flat = ids.reshape({-1}).to(at::kLong).contiguous();
   auto sizes = ids.sizes().vec();
   sizes.push_back(table.size(1));
   return Lookup::apply(table, flat, slot, padding_idx).view(sizes);

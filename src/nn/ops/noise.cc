@@ -14,7 +14,7 @@ at::Tensor uniform_noise(const at::Tensor& x, const at::Tensor& range) {
   TESSERA_CHECK(x.dim() == 2 && range.numel() == x.size(0), "noise is for [T, D] and a range for each row");
   if (!has_kernels(x)) {
     const auto here = at::empty(x.sizes(), x.options().device(at::kCPU));
-    return uniform_noise(here, tensor::on_host(range)).to(x.device());
+    return tensor::to_device(uniform_noise(here, tensor::on_host(range)), x.device());
   }
   const std::int64_t size = x.size(1);
   const auto out = at::empty(x.sizes(), x.options());

@@ -63,7 +63,8 @@ models::ModelInput InvocationInput::prepare(models::ModelInput in) const {
       decoding_.push_back({in.cache, active.any(1)});
     }
   }
-  in.input_ids = in.input_ids + active.to(in.input_ids.device()).to(at::kLong) * vocab_size_;
+  const auto ids = tensor::on_host(in.input_ids) + active.to(at::kLong) * vocab_size_;
+  in.input_ids = tensor::beside(ids, in.input_ids);
   return in;
 }
 
@@ -76,11 +77,10 @@ at::Tensor InvocationInput::of_new_tokens(const models::ModelInput& in) const {
 }
 
 at::Tensor ActivatedRows::forward(const nn::Embedding& layer, const at::Tensor& ids) {
-  const auto flat = ids.flatten();
-  const auto active = flat.ge(layer.weight.size(0));
-  tokens_->places = active.nonzero().flatten();
-  tokens_->tokens = flat.numel();
-  return layer.rows(ids - active.view(ids.sizes()).to(at::kLong) * layer.weight.size(0));
+  const auto here = tensor::on_host(ids), active = here.ge(layer.weight.size(0));
+  tokens_->places = tensor::beside(active.flatten().nonzero().flatten(), ids);
+  tokens_->tokens = ids.numel();
+  return layer.rows(tensor::beside(here - active.to(at::kLong) * layer.weight.size(0), ids));
 }
 
 at::Tensor ActivatedLoraLinear::forward(const nn::Linear& layer, const at::Tensor& x) {

@@ -10,6 +10,7 @@
 #include <numeric>
 #include <vector>
 
+#include "tensor/device.h"
 #include "tensor/random_bits.h"
 #include "tensor/rng.h"
 
@@ -31,7 +32,7 @@ at::Tensor drawn_blocks(std::int64_t blocks, double p, tensor::RandomKey key) {
 
 at::Tensor replaced(const at::Tensor& turns, const at::Tensor& drawn) {
   const auto identity = at::eye(turns.size(-1), turns.options());
-  return at::where(drawn.to(turns.device()).unsqueeze(-1).unsqueeze(-1), identity, turns);
+  return at::where(tensor::beside(drawn, turns).unsqueeze(-1).unsqueeze(-1), identity, turns);
 }
 
 }  // namespace

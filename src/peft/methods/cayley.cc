@@ -3,7 +3,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/bmm.h>
 #include <ATen/ops/eye.h>
-#include <ATen/ops/linalg_inv.h>
+#include <ATen/ops/linalg_inv_ex.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 namespace tessera::peft {
@@ -18,7 +18,8 @@ class Cayley : public torch::autograd::Function<Cayley> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& skew) {
     const auto wide = skew.to(at::kFloat);
     const auto one = at::eye(wide.size(1), wide.options());
-    const auto inverse = at::linalg_inv(wide + one);
+    // I + S has one, so that nobody need wait to see whether it was found.
+    const auto inverse = std::get<0>(at::linalg_inv_ex(wide + one));
     ctx->save_for_backward({inverse});
     return (inverse * 2 - one).to(skew.scalar_type());
   }

@@ -8,6 +8,8 @@
 #include <ATen/ops/where.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include "tensor/device.h"
+
 namespace tessera::peft {
 namespace {
 
@@ -47,7 +49,8 @@ class PenalisedFactor : public torch::autograd::Function<PenalisedFactor> {
 };
 
 /// Labels that have a loss.
-double counted(const at::Tensor& labels, const at::Tensor& positions, models::ModelKind kind) {
+double counted(const at::Tensor& given_labels, const at::Tensor& given_positions, models::ModelKind kind) {
+  const auto labels = tensor::on_host(given_labels), positions = tensor::on_host(given_positions);
   if (kind != models::ModelKind::kCausal) return labels.ne(-100).sum().item<double>();
   const auto predicted = labels.narrow(1, 1, labels.size(1) - 1).ne(-100);
   if (!positions.defined()) return predicted.sum().item<double>();

@@ -9,6 +9,7 @@
 #include <set>
 
 #include "nn/ops/matmul.h"
+#include "tensor/device.h"
 #include "tessera/base/error.h"
 #include "tessera/nn/adapter.h"
 #include "tessera/nn/init.h"
@@ -60,7 +61,7 @@ class RowsOfHead final : public TokenRows<nn::LinearAdapter> {
   using TokenRows::TokenRows;
   at::Tensor forward(const nn::Linear& layer, const at::Tensor& x) override {
     const auto scores = layer.product(x);
-    const auto ids = ids_.to(x.device());
+    const auto ids = tensor::beside(ids_, x);
     auto own = nn::matmul(x, rows_.to(x.scalar_type()).t());
     if (layer.bias.defined()) own = own + layer.bias.index_select(0, ids);
     return at::index_copy(scores, -1, ids, own.to(scores.scalar_type()));
@@ -68,16 +69,16 @@ class RowsOfHead final : public TokenRows<nn::LinearAdapter> {
 };
 
 at::Tensor RowsOfTable::forward(const nn::Embedding& layer, const at::Tensor& ids) {
-  const auto flat = ids.flatten();
-  const auto base = layer.rows(flat);
-  const auto wanted = row_of_.to(flat.device()).index_select(0, flat);
+  const auto base = layer.rows(ids).flatten(0, -2);
+  const auto flat = tensor::on_host(ids).flatten(), wanted = row_of_.index_select(0, flat);
   auto trains = wanted.ge(0);
   if (layer.padding_idx() >= 0) trains = trains.logical_and(flat.ne(layer.padding_idx()));
   auto sizes = ids.sizes().vec();
   sizes.push_back(base.size(1));
   const auto put = [&](const at::Tensor& out, const at::Tensor& where, const at::Tensor& rows) {
-    const auto places = where.nonzero().flatten();
-    return at::index_copy(out, 0, places, rows.index_select(0, wanted.index_select(0, places)).to(out.scalar_type()));
+    const auto here = where.nonzero().flatten(), places = tensor::beside(here, ids);
+    const auto chosen = tensor::beside(wanted.index_select(0, here), ids);
+    return at::index_copy(out, 0, places, rows.index_select(0, chosen).to(out.scalar_type()));
   };
   const auto out = put(base, trains, rows_);
   if (layer.padding_idx() < 0) return out.view(sizes);
@@ -86,7 +87,7 @@ at::Tensor RowsOfTable::forward(const nn::Embedding& layer, const at::Tensor& id
 }
 
 at::Tensor RowsOfTable::head_weight(const nn::Embedding& layer) {
-  return at::index_copy(layer.weight, 0, ids_.to(layer.weight.device()), rows_.to(layer.weight.scalar_type()));
+  return at::index_copy(layer.weight, 0, tensor::beside(ids_, layer.weight), rows_.to(layer.weight.scalar_type()));
 }
 
 }  // namespace

@@ -6,13 +6,16 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/index_copy.h>
 
+#include "tensor/device.h"
 #include "tessera/base/error.h"
 #include "tessera/nn/embedding.h"
 
 namespace tessera::peft {
 
 at::Tensor VirtualTokens::in_front(const at::Tensor& tokens, const at::Tensor& prefix) const {
-  return tokens.defined() ? at::cat({prefix.to(tokens.options()), tokens}, 1) : tokens;
+  if (!tokens.defined()) return tokens;
+  const auto here = tensor::on_host(tokens);
+  return tensor::beside(at::cat({prefix.to(here.scalar_type()), here}, 1), tokens);
 }
 
 models::ModelInput VirtualTokens::prepare(models::ModelInput in) const {
@@ -48,13 +51,13 @@ models::ModelOutput VirtualTokens::finish(models::ModelOutput out) const {
 
 at::Tensor PromptRows::forward(const nn::Embedding& layer, const at::Tensor& ids) {
   const auto vocab_size = layer.weight.size(0);
-  const auto flat = ids.flatten(), is_virtual = flat.ge(vocab_size);
-  const auto base = layer.rows(flat.masked_fill(is_virtual, 0));
-  const auto places = is_virtual.nonzero().flatten();
+  const auto flat = tensor::on_host(ids).flatten(), is_virtual = flat.ge(vocab_size);
+  const auto base = layer.rows(tensor::beside(flat.masked_fill(is_virtual, 0), ids));
+  const auto places_here = is_virtual.nonzero().flatten(), places = tensor::beside(places_here, ids);
   auto sizes = ids.sizes().vec();
   sizes.push_back(base.size(1));
   if (places.numel() == 0) return base.view(sizes);
-  const auto rows = prompt_().index_select(0, flat.index_select(0, places) - vocab_size);
+  const auto rows = prompt_().index_select(0, tensor::beside(flat.index_select(0, places_here) - vocab_size, ids));
   return at::index_copy(base, 0, places, rows.to(base.scalar_type())).view(sizes);
 }
 
