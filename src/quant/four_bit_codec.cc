@@ -182,7 +182,7 @@ class FourBitCodec final : public tensor::Codec, public tensor::PanelCodec, publ
       out.push_back(field.is_codes() ? nullptr : static_cast<std::byte*>(fields.back().mutable_data_ptr()));
     }
     encode_scales(absmax.cpu().const_data_ptr<float>(), absmax.numel(), out);
-    for (auto& field : fields) field = field.defined() ? field.to(x.device()) : bytes;
+    for (auto& field : fields) field = field.defined() ? tensor::beside(field, x) : bytes;
     return fields;
   }
 
@@ -226,8 +226,8 @@ class FourBitCodec final : public tensor::Codec, public tensor::PanelCodec, publ
     codes[0] = static_cast<std::uint8_t>(steps.first);
     for (std::size_t i = 0; i < steps.changes.size(); ++i)
       codes[i + 1] = static_cast<std::uint8_t>(codes[i] ^ steps.changes[i]);
-    const auto exceeded = at::bucketize(scaled.nan_to_num_(-1.0), bounds.to(scaled.device()), /*out_int32=*/true);
-    return ordered.to(scaled.device()).index_select(0, exceeded);
+    const auto exceeded = at::bucketize(scaled.nan_to_num_(-1.0), tensor::beside(bounds, scaled), /*out_int32=*/true);
+    return tensor::beside(ordered, scaled).index_select(0, exceeded);
   }
 
   /// absmax itself, packed: the fields behind the codes.

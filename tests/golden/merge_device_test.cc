@@ -68,6 +68,7 @@ class Computed {
 
   // What only brings values somewhere, or shows them otherwise.
   inline static const std::set<std::string> kMoves = {"aten::_has_compatible_shallow_copy_type",
+                                                      "aten::_pin_memory",
                                                       "aten::_to_copy",
                                                       "aten::as_strided",
                                                       "aten::clone",
@@ -75,7 +76,10 @@ class Computed {
                                                       "aten::copy_",
                                                       "aten::detach",
                                                       "aten::fill_",
+                                                      "aten::is_pinned",
                                                       "aten::narrow",
+                                                      "aten::pin_memory",
+                                                      "aten::set_",
                                                       "aten::slice",
                                                       "aten::t",
                                                       "aten::to",

@@ -140,8 +140,9 @@ TEST(FourBitCodec, AnotherDeviceMakesTheSameBitsItself) {
         if (!nested) x[40][0] = std::nanf("");
         const auto codec = four_bit_codec({.type = type, .nested = nested});
         const auto packed = tensor::pack(codec, x);
+        const auto x_there = x.to(test::fake_device());
         const auto waits_to_pack = test::fake_device_waits();
-        const auto there = tensor::pack(codec, x.to(test::fake_device()));
+        const auto there = tensor::pack(codec, x_there);
         EXPECT_EQ(test::fake_device_waits(), waits_to_pack + (nested ? 1 : 0)) << "scales are packed on the host";
         for (std::size_t i = 0; i < packed.fields.size(); ++i) {
           EXPECT_EQ(there.fields[i].device(), test::fake_device());

@@ -132,8 +132,9 @@ TEST(Int8Codec, AnotherDeviceMakesTheSameBitsItself) {
     auto x = at::randn({41, columns});
     x.select(0, 3).zero_();
     const auto packed = tensor::pack(int8_codec(columns), x);
+    const auto x_there = x.to(test::fake_device());
     const auto waits_to_pack = test::fake_device_waits();
-    const auto there = tensor::pack(int8_codec(columns), x.to(test::fake_device()));
+    const auto there = tensor::pack(int8_codec(columns), x_there);
     EXPECT_EQ(test::fake_device_waits(), waits_to_pack);
     for (std::size_t i = 0; i < packed.fields.size(); ++i) {
       EXPECT_EQ(there.fields[i].device(), test::fake_device());
