@@ -23,6 +23,7 @@
 #include "tensor/rng.h"
 
 namespace tessera::models {
+
 MixtureOfExperts::MixtureOfExperts(const families::DecoderConfig& c, const families::Blueprint& plan,
                                    at::ScalarType dtype)
     : class_name_(c.classes.experts), per_token_(c.experts.per_token), normalised_(c.experts.normalised) {
