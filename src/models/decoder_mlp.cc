@@ -28,7 +28,7 @@ at::Tensor DecoderMlp::forward_impl(at::Tensor x) {
 
 nn::Linears DecoderMlp::all(const Experts& experts, std::shared_ptr<nn::Linear> DecoderMlp::* projection) {
   nn::Linears layers;
-  for (const auto& expert : experts) layers.push_back((*expert).*projection);
+  for (const auto& expert : experts) layers.push_back(((*expert).*projection).get());
   return layers;
 }
 

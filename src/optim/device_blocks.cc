@@ -5,13 +5,13 @@
 #include <ATen/ops/bucketize.h>
 #include <ATen/ops/div.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/full.h>
 #include <ATen/ops/index_select.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/stack.h>
 
 #include <vector>
 
+#include "optim/device_update.h"
 #include "tensor/device_kernels.h"
 
 namespace tessera::optim {
@@ -72,8 +72,8 @@ bool DeviceBlocks::update(const Update& u, const at::Tensor& parameter, const at
                           const std::array<at::Tensor, kMaxStates>& codes,
                           const std::array<at::Tensor, kMaxStates>& scales) const {
   const bool bnb = u.rule == Rule::kBnbAdam, torchao = u.rule == Rule::kTorchaoAdam;
-  const bool has_kernels_blocks = codec_->block() * codec_->codes_in_byte() == 256;
-  if (!(bnb || torchao) || !has_kernels_blocks || parameter.scalar_type() != at::kFloat ||
+  const bool has_blocks_of_kernel = codec_->block() == (codec_->codes_in_byte() == 1 ? 256 : 128);
+  if (!(bnb || torchao) || !has_blocks_of_kernel || parameter.scalar_type() != at::kFloat ||
       !tensor::has_device_kernels(gradient))
     return false;
   const auto moment = [&](std::size_t k) {
@@ -83,8 +83,7 @@ bool DeviceBlocks::update(const Update& u, const at::Tensor& parameter, const at
                         .values = tensor::read_there<float>(values),
                         .thresholds = tensor::read_there<float>(thresholds)};
   };
-  const auto factor =
-      u.gradient_factor == 1 ? at::Tensor() : at::full({1}, u.gradient_factor, gradient.options().dtype(at::kFloat));
+  const auto factor = factor_there(u, gradient);
   tensor::launch(&DeviceKernels::block_adam, "block_adam", parameter,
                  DeviceBlockAdam{.p = tensor::written_there<float>(parameter),
                                  .gradient = tensor::read_there(gradient),

@@ -173,8 +173,7 @@ bool update_by_kernel(const Update& u, const at::Tensor& parameter, const at::Te
   if (u.rule != Rule::kAdam || states[2].defined() || !is_float(parameter) || !is_float(states[0]) ||
       !is_float(states[1]) || !tensor::has_device_kernels(gradient))
     return false;
-  const auto factor =
-      u.gradient_factor == 1 ? at::Tensor() : at::full({1}, u.gradient_factor, gradient.options().dtype(at::kFloat));
+  const auto factor = factor_there(u, gradient);
   tensor::launch(&DeviceKernels::adam, "adam", parameter,
                  DeviceAdam{.p = tensor::written_there<float>(parameter),
                             .gradient = tensor::read_there(gradient),
@@ -216,6 +215,11 @@ void update_on_device(const Update& update, const at::Tensor& parameter, const a
     for (std::size_t k = 0; k < states.size(); ++k)
       if (states[k].defined()) keep(states[k], piece.s[k]);
   }
+}
+
+at::Tensor factor_there(const Update& u, const at::Tensor& gradient) {
+  if (u.gradient_factor == 1) return {};
+  return at::full({1}, u.gradient_factor, gradient.options().dtype(at::kFloat));
 }
 
 bool takes_same_step(const Update& a, const Update& b) {

@@ -15,6 +15,9 @@ namespace tessera::optim {
 void update_on_device(const Update& update, const at::Tensor& parameter, const at::Tensor& gradient,
                       const std::array<at::Tensor, kMaxStates>& states);
 
+/// The factor of the gradient, for a kernel on the gradient's device: float32 [1]; undefined where it is 1.
+at::Tensor factor_there(const Update& update, const at::Tensor& gradient);
+
 /// Whether one launch may do both; rules of one's own are called for each.
 bool takes_same_step(const Update& a, const Update& b);
 

@@ -222,7 +222,7 @@ int export_checkpoint(const std::vector<std::string>& args, std::ostream& out, s
                  "puts over its "
                  "base");
   add_pack_flags(table, o.packed);
-  add_device_flag(table, o.device);
+  train::add_device_flag(table, o.device);
   table.add(&o.overwrite, {"--overwrite_output_dir"}, "replace weights that are already there");
   if (table.parse(args) == config::ParseResult::kHelp) {
     out << table.help();

@@ -97,11 +97,6 @@ fsdp::FsdpOptions fsdp_options(const config::AccelerateConfig& config) {
   return options;
 }
 
-void add_device_flag(config::OptionTable& table, std::string& device, const std::string& group) {
-  table.add(&device, {"--device"}, "what computes: auto a GPU where there is one, cpu the processor, cuda a GPU", group)
-      .choices({"auto", "cpu", "cuda"});
-}
-
 GpuFacts gpu_facts() {
   GpuFacts facts;
   const auto* guard = c10::impl::device_guard_impl_registry[static_cast<std::size_t>(at::kCUDA)].load();

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "config/accelerate.h"
-#include "config/options.h"
 #include "tessera/comm/communicator.h"
 #include "tessera/fsdp/fully_shard.h"
 #include "train/training_arguments.h"
@@ -15,9 +14,6 @@ namespace tessera::tasks {
 
 /// `wrap` stays unset for TRANSFORMER_BASED_WRAP without class names (the model's no-split classes are meant).
 fsdp::FsdpOptions fsdp_options(const config::AccelerateConfig& config);
-
-/// --device, of tasks without training arguments.
-void add_device_flag(config::OptionTable& table, std::string& device, const std::string& group = "Options");
 
 /// What there is for --device.
 struct GpuFacts {

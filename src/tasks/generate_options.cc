@@ -121,7 +121,7 @@ void add_beams(config::OptionTable& table, DecodingFlags& s) {
 
 void add_device(config::OptionTable& table, GenerateOptions& o, const char* group) {
   table.add(&o.skip_special_tokens, {"--skip_special_tokens"}, "leave special tokens out of the text", group);
-  add_device_flag(table, o.device, group);
+  train::add_device_flag(table, o.device, group);
 }
 
 /// Sampling's flags count only where tokens are drawn, which the model's file may say.

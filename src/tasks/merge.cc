@@ -119,7 +119,7 @@ int merge(const std::vector<std::string>& args, std::ostream& out, std::ostream&
   table.add(&output, {"--output_dir"}, "folder to write: model.safetensors, config.json, tokenizer files").required();
   table.add_enum(&dtype, checkpoint::dtype_choices(), {"--dtype"}, "of the weights; auto: as config.json says");
   add_pack_flags(table, packed);
-  add_device_flag(table, device);
+  train::add_device_flag(table, device);
   table.add(&overwrite, {"--overwrite_output_dir"}, "replace weights that are already there");
   if (table.parse(args) == config::ParseResult::kHelp) {
     out << table.help();

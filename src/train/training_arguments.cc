@@ -61,10 +61,7 @@ void add_batches(config::OptionTable& table, TrainingArguments& a) {
                   {"group_by_length", SamplingStrategy::kGroupByLength}},
                  {"--train_sampling_strategy"},
                  "order of the rows: random, anew in each epoch, or sequential; group_by_length is random", group);
-  table
-      .add(&a.device, {"--device"}, "what computes: auto a GPU where there is one, cpu the processor, cuda a GPU",
-           group)
-      .choices({"auto", "cpu", "cuda"});
+  add_device_flag(table, a.device, group);
   table.add(&a.use_cpu, {"--use_cpu", "--no_cuda"}, "the same as --device cpu", group);
   table.add(&a.full_determinism, {"--full_determinism"},
             "the same bits in every run on a GPU, too, which is slower; on CPUs they always are", group);
@@ -379,6 +376,11 @@ std::unique_ptr<optim::Optimizer> make_optimizer(const TrainingArguments& argume
   optimizer->keep_state_in(model.offload_store());
   set_projections(*optimizer, modules, model);
   return optimizer;
+}
+
+void add_device_flag(config::OptionTable& table, std::string& device, const std::string& group) {
+  table.add(&device, {"--device"}, "what computes: auto a GPU where there is one, cpu the processor, cuda a GPU", group)
+      .choices({"auto", "cpu", "cuda"});
 }
 
 void add_training_arguments(config::OptionTable& table, TrainingArguments& arguments, LossFlags loss) {

@@ -82,6 +82,8 @@ enum class LossFlags { kOfTokens, kOwn };
 /// Adds the flags, with the values of `arguments` as their defaults.
 void add_training_arguments(config::OptionTable& table, TrainingArguments& arguments,
                             LossFlags loss = LossFlags::kOfTokens);
+/// Among them, and of other tasks that compute: --device.
+void add_device_flag(config::OptionTable& table, std::string& device, const std::string& group = "Options");
 
 /// The optimizer that the arguments name, over this rank's slices. What is decayed, and that tables of embeddings keep
 /// 32 bits of state, is as in Trainer (with LoRA+ as in PEFT). `modules`: what was sharded. own_names: of the trained

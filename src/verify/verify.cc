@@ -113,7 +113,7 @@ int verify(const std::vector<std::string>& args, std::ostream& out, std::ostream
   table.add(&options.tokenizer, {"--tokenizer"},
             "of prepared rows: file or folder; empty: tokenizers/NAME or data/tokenizers/NAME beside DIR or above");
   table.add_enum(&gather, tasks::gather_forms(), {"--gather"}, "how units become readable");
-  tasks::add_device_flag(table, device);
+  train::add_device_flag(table, device);
   if (table.parse(args) == config::ParseResult::kHelp) {
     out << table.help();
     return 0;

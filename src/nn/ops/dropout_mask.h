@@ -24,7 +24,8 @@ class DropoutMask {
   kernels::Mask draw() const { return mask_; }
   /// [rows, 2] int32, on `like`'s device: what is mixed into the draw's key.
   at::Tensor row_keys(std::int64_t rows, const at::Tensor& like) const;
-  /// The same for all draws that are keyed by `rows`, int64 (random_state().rows), or by so many row numbers.
+  /// row_keys() of every draw for `count` rows whose keys are `rows`, int64 (random_state().rows), or, where these are
+  /// undefined, their numbers.
   static at::Tensor keys_of(const at::Tensor& rows, std::int64_t count, const at::Tensor& like);
 
   /// Keeps it from forward to backward.
@@ -34,7 +35,7 @@ class DropoutMask {
  private:
   kernels::Mask mask_;
   at::Tensor rows_;      // keys, undefined: row numbers
-  at::Tensor own_keys_;  // undefined: the rows have no whole keys
+  at::Tensor own_keys_;  // of the second constructor
 };
 
 /// Where a head's part of a query's mask begins: index offset + j for key j, whatever the number of keys.

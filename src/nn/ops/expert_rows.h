@@ -19,7 +19,8 @@ at::Tensor add_weighted_rows(const at::Tensor& out, const at::Tensor& y, const a
                              const at::Tensor& tokens);
 
 /// Rows of the tokens as their experts take them, one expert's behind another's, where no expert is computed by itself.
-/// K: experts of a token; N: T * K, and `one_more` adds a row to each expert that no token reads (grouped_linear()).
+/// K: experts of a token; N: T * K. With `one_more` each expert has one row more, whose result no token takes (see
+/// grouped_linear()).
 struct ExpertRows {
   at::Tensor tokens;   // int64 [N]: the token of each row
   at::Tensor experts;  // int64 [N]: its expert, ascending

@@ -23,7 +23,7 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-constexpr std::int64_t kSide = 8;        // GPUs read 16 bytes at a time
+constexpr std::int64_t kSide = 8;        // elements in 16 bytes, which GPUs read at a time
 constexpr std::int64_t kAlignment = 16;  // bytes
 constexpr std::size_t kMostGroups = 1023;
 
@@ -207,7 +207,7 @@ bool can_group(const at::Tensor& x, const Linears& layers) {
   if (!first_factors || (packed && x.size(0) < static_cast<std::int64_t>(layers.size()))) return false;
   const auto& keys = tensor::random_state().rows;
   if (first_factors->dropout > 0 && !(keys.defined() && keys.numel() == x.size(0))) return false;
-  return std::all_of(layers.begin(), layers.end(), [&](const auto& layer) {
+  return std::all_of(layers.begin(), layers.end(), [&](const Linear* layer) {
     const auto low = factors_of(*layer);
     return low && is_like(*low, *first_factors, x) && is_plain(*layer) && (layer->codec() != nullptr) == packed &&
            has_values_like(*layer, x);
@@ -218,7 +218,7 @@ at::Tensor grouped_linear(const at::Tensor& x, const Linears& layers, const Expe
   variable_list weights, a, b;
   Packed packed;
   double scaling = 1.0, dropout = 0;
-  for (const auto& layer : layers) {
+  for (const auto* layer : layers) {
     if (!layer->codec()) {
       weights.push_back(layer->weight);
     } else {

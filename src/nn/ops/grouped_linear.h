@@ -3,7 +3,6 @@
 // devices that have such products. N: rows of all groups, one group behind another.
 #include <ATen/core/Tensor.h>
 
-#include <memory>
 #include <vector>
 
 #include "nn/ops/expert_rows.h"
@@ -11,7 +10,7 @@
 
 namespace tessera::nn {
 
-using Linears = std::vector<std::shared_ptr<Linear>>;
+using Linears = std::vector<const Linear*>;
 
 /// Whether grouped_linear() takes these layers, as they are now, for rows of the tokens x [T, in]: on another device
 /// than the CPU, in bfloat16, without bias, with no adapter or with LoRA alone (dropout: in passes whose rows have
@@ -19,8 +18,8 @@ using Linears = std::vector<std::shared_ptr<Linear>>;
 /// there are no fewer tokens than layers.
 bool can_group(const at::Tensor& x, const Linears& layers);
 
-/// layers[e] of its rows of x [N, in]: [N, out]. Where anything trains, no layer may be without rows: its gradient is
-/// not zero on every GPU. Draws as layer after layer would, kDrawsOfExpert apart.
+/// What each layer makes of its rows of x [N, in]: [N, out]. Where anything trains, no layer may be without rows: its
+/// gradient is not zero on every GPU. Draws as layer after layer would, kDrawsOfExpert apart.
 at::Tensor grouped_linear(const at::Tensor& x, const Linears& layers, const ExpertRows& rows);
 
 }  // namespace tessera::nn

@@ -129,7 +129,7 @@ void attach_token_rows(const Slot& slot, const std::string& head, const std::vec
 }
 
 at::Tensor with_rows(const at::Tensor& table, const std::vector<std::int64_t>& ids, const at::Tensor& rows) {
-  return at::index_copy(table, 0, to_tensor(ids).to(table.device()), rows.detach().to(table.scalar_type()));
+  return at::index_copy(table, 0, tensor::beside(to_tensor(ids), table), rows.detach().to(table.scalar_type()));
 }
 
 at::Tensor rows_of(const at::Tensor& table, const std::vector<std::int64_t>& ids) {

@@ -17,6 +17,13 @@ namespace {
 
 constexpr std::int64_t kIn = 16, kOut = 24;
 
+using Layers = std::vector<std::shared_ptr<Linear>>;
+Linears pointers(const Layers& layers) {
+  Linears out;
+  for (const auto& layer : layers) out.push_back(layer.get());
+  return out;
+}
+
 /// LoRA without more; `otherwise`: not as things stand.
 class PlainLora final : public LinearAdapter {
  public:
@@ -44,10 +51,10 @@ class PlainLora final : public LinearAdapter {
 };
 
 /// Layers with values, whose weights lie one behind another where `in_one` says so.
-Linears layers_with_values(std::size_t count, bool in_one, std::int64_t rank) {
+Layers layers_with_values(std::size_t count, bool in_one, std::int64_t rank) {
   torch::manual_seed(7);
   const auto whole = torch::randn({static_cast<std::int64_t>(count), kOut, kIn});
-  Linears layers;
+  Layers layers;
   for (std::size_t e = 0; e < count; ++e) {
     auto layer = std::make_shared<Linear>(kIn, kOut, /*with_bias=*/false);
     const auto mine = whole[static_cast<std::int64_t>(e)];
@@ -68,7 +75,7 @@ struct Passed {
 
 /// x and y's gradient are the same in each call.
 template <class F>
-Passed pass(const Linears& layers, std::int64_t rows, const F& f) {
+Passed pass(const Layers& layers, std::int64_t rows, const F& f) {
   torch::manual_seed(11);
   const auto x = torch::randn({rows, kIn}).set_requires_grad(true), g = torch::randn({rows, kOut});
   Passed out;
@@ -98,7 +105,8 @@ TEST(GroupedLinear, GivesEachLayersValuesAndGradients) {
         for (std::size_t e = 0; e < layers.size(); ++e) parts.push_back((*layers[e])(groups[e]));
         return torch::cat(parts);
       });
-      const auto grouped = pass(layers, rows, [&](const at::Tensor& x) { return grouped_linear(x, layers, groups); });
+      const auto grouped =
+          pass(layers, rows, [&](const at::Tensor& x) { return grouped_linear(x, pointers(layers), groups); });
       SCOPED_TRACE(testing::Message() << "in one: " << in_one << ", rank " << rank);
       test::expect_close(grouped.y, one_by_one.y, 1e-6, "value");
       test::expect_close(grouped.gx, one_by_one.gx, 1e-6, "gradient of x");
@@ -110,11 +118,11 @@ TEST(GroupedLinear, GivesEachLayersValuesAndGradients) {
 
 TEST(GroupedLinear, TakesBf16OnDevicesAlone) {
   const auto takes = [](at::Device device, at::ScalarType dtype, std::int64_t rank,
-                        const std::function<void(Linears&)>& change = {}) {
+                        const std::function<void(Layers&)>& change = {}) {
     auto layers = layers_with_values(2, /*in_one=*/false, rank);
     if (change) change(layers);
     for (const auto& layer : layers) layer->to(device, dtype);
-    return can_group(torch::zeros({3, kIn}, dtype).to(device), layers);
+    return can_group(torch::zeros({3, kIn}, dtype).to(device), pointers(layers));
   };
   const auto there = test::fake_device();
   for (const std::int64_t rank : {0, 8}) EXPECT_TRUE(takes(there, at::kBFloat16, rank)) << rank;
@@ -123,19 +131,19 @@ TEST(GroupedLinear, TakesBf16OnDevicesAlone) {
   EXPECT_FALSE(takes(there, at::kBFloat16, 4)) << "a rank that is no multiple of 8";
   const auto second_with = [](std::int64_t rank, double scaling, bool otherwise = false) {
     return
-        [=](Linears& layers) { layers[1]->attach(std::make_shared<PlainLora>(*layers[1], rank, scaling, otherwise)); };
+        [=](Layers& layers) { layers[1]->attach(std::make_shared<PlainLora>(*layers[1], rank, scaling, otherwise)); };
   };
   EXPECT_TRUE(takes(there, at::kBFloat16, 8, second_with(8, 0.5)));
   EXPECT_FALSE(takes(there, at::kBFloat16, 0, second_with(8, 0.5))) << "an adapter in one of two layers";
   EXPECT_FALSE(takes(there, at::kBFloat16, 8, second_with(16, 0.5)));
   EXPECT_FALSE(takes(there, at::kBFloat16, 8, second_with(8, 2)));
   EXPECT_FALSE(takes(there, at::kBFloat16, 8, second_with(8, 0.5, /*otherwise=*/true)));
-  EXPECT_FALSE(takes(there, at::kBFloat16, 0, [](Linears& layers) {
+  EXPECT_FALSE(takes(there, at::kBFloat16, 0, [](Layers& layers) {
     layers[1] = std::make_shared<Linear>(kIn, kOut, /*with_bias=*/true);
     layers[1]->weight.set_data(torch::zeros({kOut, kIn}));
     layers[1]->bias.set_data(torch::zeros({kOut}));
   }));
-  EXPECT_FALSE(takes(there, at::kBFloat16, 0, [](Linears& layers) {
+  EXPECT_FALSE(takes(there, at::kBFloat16, 0, [](Layers& layers) {
     for (auto& layer : layers) {
       layer = std::make_shared<Linear>(kIn, 20, /*with_bias=*/false);
       layer->weight.set_data(torch::zeros({20, kIn}));
