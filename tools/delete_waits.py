@@ -18,11 +18,13 @@ UPLOADER = "src/tensor/uploader.cc"
 COPY = "src/fsdp/params/device_copy.cc"
 UNIT = "src/fsdp/runtime/unit.cc"
 RUNTIME = "src/fsdp/runtime/runtime.cc"
+STEP = "src/fsdp/runtime/background_step.cc"
 BUCKET = "src/fsdp/grads/gradient_bucket.cc"
 REDUCER = "src/fsdp/grads/gradient_reducer.cc"
 NCCL = [["test_unit_fsdp", "--gtest_filter=*Resident*Nccl*:*DeviceGroup*:Nccl*"]]
 COPIES = [["test_unit_tensor", "--gtest_filter=Uploader*"], ["test_unit_fsdp", "--gtest_filter=Device.*:DeviceCopies.*:GradientBucket.*"]]
 LATER = [["test_unit_tensor", "--gtest_filter=HostCopy*"]]
+STEPS = [["test_unit_fsdp", "--gtest_filter=BackgroundStep*"]]
 # (file, the line, what stands before it where there are several, the tests)
 WAITS = [
     (STREAM, "  computed.record(computing_stream(device()));\n", "", COPIES),
@@ -40,6 +42,12 @@ WAITS = [
     (COPY, "    uploader_.settle();\n", "", COPIES),
     (UNIT, "    copy_->finish();\n", "", COPIES),
     (RUNTIME, "  device.synchronizeStream(device.getStream(options_.device));\n", "", COPIES),
+    (UNIT, "  if (auto* step = runtime_.background_step()) step->wait_for(*this);\n", "void Unit::gather() {\n", STEPS),
+    (UNIT, "  if (auto* step = runtime_.background_step()) step->wait_for(*this);\n", "  if (!pinned_) return;\n", STEPS),
+    (RUNTIME, "  finish_step();  // gradients come again\n", "", STEPS),
+    (RUNTIME, "  if (background_step_ && !background_step_->has_updated(*units_[static_cast<std::size_t>(*unit)])) return;\n", "", STEPS),
+    (STEP, "      if (fences_) fences_->barrier();\n", "", STEPS),
+    (STEP, "  changed_.wait(lock, [&] { return ended_; });\n", "", STEPS),
     (BUCKET, "  to_host_->wait_for_computation();\n", "", COPIES),
     (BUCKET, "  leaving_.push_back({to_host_->mark(), std::move(sent)});\n", "", COPIES),
     (BUCKET, "  if (!leaving_.empty()) leaving_.back().done.synchronize();\n", "", COPIES),
@@ -73,7 +81,7 @@ def fail(folder, tests):
 
 def main():
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "build/release"
-    for tests in (NCCL, COPIES):
+    for tests in (NCCL, COPIES, LATER, STEPS):
         build(folder, tests)
         if fail(folder, tests):
             sys.exit("the tests fail as things are")
@@ -90,7 +98,7 @@ def main():
             path.write_text(text)
         survivors += not noticed
         print(f"{'noticed ' if noticed else 'MISSED  '} {name}: {line.strip()}", flush=True)
-    build(folder, NCCL + COPIES)
+    build(folder, NCCL + COPIES + LATER + STEPS)
     return 1 if survivors else 0
 
 

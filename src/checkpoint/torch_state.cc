@@ -295,6 +295,7 @@ void push_torch_optimizer(fsdp::FullyShardedDataParallel& model, optim::Optimize
                           const TorchOptimizerOptions& options, const std::string& folder, TorchStateType type,
                           const TorchName& name, SaveQueue& queue) {
   comm::Communicator& group = model.group();
+  model.finish_step();
   const bool writes = writes_slices(model);
   if (type == TorchStateType::kFull)
     return push_full_optimizer(model, optimizer, options, folder + "/optimizer.bin", name, queue);

@@ -79,6 +79,7 @@ bool writes_slices(const fsdp::FullyShardedDataParallel& model) {
 void push_training_state(fsdp::FullyShardedDataParallel& model, optim::Optimizer& optimizer, const std::string& folder,
                          SaveQueue& queue) {
   comm::Communicator& group = model.group();
+  model.finish_step();
   const nlohmann::json common = common_state(group, optimizer);
   Snapshots mine;
   if (writes_slices(model))

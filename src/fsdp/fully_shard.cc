@@ -39,6 +39,7 @@ class Model final : public FullyShardedDataParallel {
   }
 
   std::vector<at::Tensor> parameters() const override {
+    runtime_->finish_step();
     std::vector<at::Tensor> result;
     for (const auto& l : leaves_) result.push_back(l.unit->store().shard(l.segment));
     return result;
@@ -71,13 +72,18 @@ class Model final : public FullyShardedDataParallel {
     for (auto& p : parameters()) p.mutable_grad().reset();
   }
 
+  void step(optim::Optimizer& optimizer) override;
+  void finish_step() override { runtime_->finish_step(); }
+
   void mark_updated() override {
+    runtime_->finish_step();
     for (const auto& l : leaves_) l.unit->store().shard(l.segment).unsafeGetTensorImpl()->bump_version();
   }
 
   void visit_full(const VisitTensor& visit, const std::function<bool(const std::string&)>& wanted) override;
 
   void visit_full_grads(const VisitTensor& visit) override {
+    runtime_->finish_step();
     for (const auto& l : leaves_) {
       const auto grad = l.unit->store().shard(l.segment).grad();
       if (grad.defined()) visit_segment(*l.unit, l.unit->segments()[l.segment], grad, *runtime_->mesh().shard, visit);
@@ -88,6 +94,7 @@ class Model final : public FullyShardedDataParallel {
     if (like_parameters.size() != leaves_.size())
       throw Error("visit_full_of: expected " + std::to_string(leaves_.size()) +
                   " tensors, one for each of parameters(), found " + std::to_string(like_parameters.size()));
+    runtime_->finish_step();
     for (std::size_t i = 0; i < leaves_.size(); ++i)
       visit_segment(*leaves_[i].unit, leaves_[i].unit->segments()[leaves_[i].segment], like_parameters[i],
                     *runtime_->mesh().shard, visit);
@@ -143,7 +150,20 @@ ShardView Model::mapped_view(const UnitParameter& p) const {
   return view;
 }
 
+void Model::step(optim::Optimizer& optimizer) {
+  const auto leaves = parameters();  // waits for a step before
+  auto* background = runtime_->background_step();
+  const auto is_leaf = [](const at::Tensor& a, const at::Tensor& b) { return a.is_same(b); };
+  const auto& stepped = optimizer.parameters();
+  if (background && !optimizer.collective() &&
+      std::equal(stepped.begin(), stepped.end(), leaves.begin(), leaves.end(), is_leaf))
+    return background->start(optimizer);
+  optimizer.step();
+  optimizer.zero_grad();
+}
+
 std::vector<ShardView> Model::shards() const {
+  runtime_->finish_step();
   std::unordered_map<const UnitParameter*, ShardView> held;
   std::int64_t leaf = -1;
   for (const auto& unit : runtime_->units()) {
@@ -194,6 +214,7 @@ void Model::visit_shard(Unit& unit, std::size_t segment, const VisitTensor& visi
 }
 
 void Model::visit_full(const VisitTensor& visit, const std::function<bool(const std::string&)>& wanted) {
+  runtime_->finish_step();
   const VisitTensor filtered = [&](const std::string& name, const at::Tensor& tensor) {
     if (!wanted || wanted(name)) visit(name, tensor);
   };
@@ -218,6 +239,7 @@ void Model::visit_full(const VisitTensor& visit, const std::function<bool(const 
 }
 
 MemoryStats Model::memory() const {
+  runtime_->finish_step();
   MemoryStats m;
   for (const auto& unit : runtime_->units()) {
     m.shard_bytes += unit->store().shard_bytes();

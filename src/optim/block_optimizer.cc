@@ -199,6 +199,7 @@ void BlockOptimizer::step() {
       offload_ ? update_offloaded(i, values, gradients) : update_slice(i, values, gradients);
     }
     p.unsafeGetTensorImpl()->bump_version();  // written behind autograd's back
+    updated(f);
   }
   there_ ? update_shared_there(taken) : encode_shared();
   gradient_factor_ = 1;

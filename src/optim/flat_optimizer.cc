@@ -131,25 +131,30 @@ void FlatOptimizer::step() {
   ++steps_;
   allocate_states();
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    const auto& p = parameters_[i];
-    auto grad = p.grad();
-    if (!grad.defined() || p.numel() == 0) continue;
-    if (grad.scalar_type() != p.scalar_type() || !grad.is_contiguous()) grad = grad.to(p.scalar_type()).contiguous();
-    ParameterSlice run{};  // slices that follow each other and take the same step are one launch on a device
-    for (const auto& slice : slices_) {
-      if (slice.numel == 0 || slice.parameter != static_cast<std::int64_t>(i)) continue;
-      if (!p.is_cpu() && run.numel > 0 && run.parameter_offset + run.numel == slice.parameter_offset &&
-          takes_same_step(scalars_of(run), scalars_of(slice))) {
-        run.numel += slice.numel;
-        continue;
-      }
-      if (run.numel > 0) update_anywhere(run, grad, scalars_of(run));
-      run = slice;
-    }
-    if (run.numel > 0) update_anywhere(run, grad, scalars_of(run));
-    p.unsafeGetTensorImpl()->bump_version();  // the kernel writes behind autograd's back
+    update_parameter(i);
+    updated(i);
   }
   gradient_factor_ = 1;
+}
+
+void FlatOptimizer::update_parameter(std::size_t flat) {
+  const auto& p = parameters_[flat];
+  auto grad = p.grad();
+  if (!grad.defined() || p.numel() == 0) return;
+  if (grad.scalar_type() != p.scalar_type() || !grad.is_contiguous()) grad = grad.to(p.scalar_type()).contiguous();
+  ParameterSlice run{};  // slices that follow each other and take the same step are one launch on a device
+  for (const auto& slice : slices_) {
+    if (slice.numel == 0 || slice.parameter != static_cast<std::int64_t>(flat)) continue;
+    if (!p.is_cpu() && run.numel > 0 && run.parameter_offset + run.numel == slice.parameter_offset &&
+        takes_same_step(scalars_of(run), scalars_of(slice))) {
+      run.numel += slice.numel;
+      continue;
+    }
+    if (run.numel > 0) update_anywhere(run, grad, scalars_of(run));
+    run = slice;
+  }
+  if (run.numel > 0) update_anywhere(run, grad, scalars_of(run));
+  p.unsafeGetTensorImpl()->bump_version();  // the kernel writes behind autograd's back
 }
 
 void FlatOptimizer::update_all(const Update& update) {

@@ -5,11 +5,13 @@
 
 namespace tessera::train {
 
-/// As long as it lives, the model is the average that the optimizer keeps; after it what is trained, bit for bit.
+/// Waits for a step that goes on. As long as it lives, the model is the average that the optimizer keeps; after it what
+/// is trained, bit for bit.
 class ShownAverage {
  public:
   ShownAverage(optim::Optimizer& optimizer, fsdp::FullyShardedDataParallel& model)
       : optimizer_(optimizer), model_(model) {
+    model_.finish_step();
     if (!optimizer_.averages()) return;
     optimizer_.show_average();
     model_.mark_updated();

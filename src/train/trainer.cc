@@ -24,6 +24,17 @@ namespace {
 
 constexpr int kMostSkipped = 10;
 
+/// The optimizer may go before the model, and a step that goes on uses it.
+struct FinishesStep {
+  fsdp::FullyShardedDataParallel& model;
+  ~FinishesStep() {
+    try {
+      model.finish_step();
+    } catch (...) {  // what ended the run is the one to report
+    }
+  }
+};
+
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
   return a / b + (a % b > 0 ? 1 : 0);
 }
@@ -175,14 +186,15 @@ double Trainer::update(double norm, StepReport& report) {
       report.overflow = fmt::format("the gradient, scaled by {:g} for float16, has {}; the scale is {:g} now", scale,
                                     first_non_finite_gradient(model_), scaler_->scale());
     }
+    optimizer_.zero_grad();
   } else if (std::isfinite(norm)) {
-    optimizer_.step();
+    model_.step(optimizer_);
   } else {
     const std::string found = first_non_finite_gradient(model_);
     not_finite(found.empty() ? "the norm of the gradients is too large for a number" : "the gradient has " + found,
                report);
+    optimizer_.zero_grad();
   }
-  optimizer_.zero_grad();
   return clips ? norm : 0;
 }
 
@@ -245,6 +257,7 @@ StepReport Trainer::step(std::int64_t epoch, std::int64_t first_batch, std::int6
 }
 
 void Trainer::run(const TrainerCallbacks& callbacks) {
+  const FinishesStep finishes{model_};
   bool stop = false;
   for (std::int64_t epoch = done_ / steps_per_epoch_; epoch < epochs_ && done_ < total_steps_ && !stop; ++epoch) {
     const auto start = Clock::now();
@@ -270,6 +283,7 @@ void Trainer::run(const TrainerCallbacks& callbacks) {
     if (callbacks.on_epoch_end)  // also of an epoch that ends early, as in transformers
       callbacks.on_epoch_end({.epoch = epoch, .mean_loss = epoch_loss_.mean(), .seconds = seconds_since(start)});
   }
+  model_.finish_step();
 }
 
 }  // namespace tessera::train

@@ -6,6 +6,7 @@
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -46,10 +47,12 @@ class MlpBlock final : public nn::Layer {
   std::shared_ptr<Affine> up, down;
   at::Tensor scale;
   bool throws = false;
+  std::function<void()> ran;  // called in a forward
 
  protected:
   at::Tensor forward_impl(at::Tensor x) override {
     auto y = (*down)(at::tanh((*up)(x)));
+    if (ran) ran();
     if (throws) throw std::runtime_error("a failing block");
     return x + y * scale;
   }

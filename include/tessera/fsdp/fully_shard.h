@@ -176,6 +176,13 @@ class FullyShardedDataParallel {
   /// The same, but leaves the scaling to the optimizer's next step(), which reads them anyway.
   virtual double clip_grad_norm(double max_norm, optim::Optimizer& optimizer, double p = 2.0) = 0;
   virtual void zero_grad() = 0;
+  /// optimizer.step() and zero_grad(). Collective if the optimizer is. Where units compute on a device with copies of
+  /// slices in host memory, an optimizer over parameters() that does not communicate steps in a thread of its own while
+  /// the next forward computes: a unit waits for its own part, each backward and all calls here for the whole. Until
+  /// finish_step() the optimizer must live, and nobody else may use it or the gradients; it throws what the step has
+  /// thrown.
+  virtual void step(optim::Optimizer& optimizer) = 0;
+  virtual void finish_step() = 0;
   /// Collective. After writing to shards() other than through an optimizer over parameters(), on any rank: the next
   /// forward sees the new values.
   virtual void mark_updated() = 0;

@@ -4,6 +4,7 @@
 // (Adafactor) sum them over the ranks.
 #include <ATen/core/Tensor.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -80,6 +81,10 @@ class Optimizer {
   /// The next step() takes `factor` times each gradient, multiplied as it is read: clipping without a pass of its own.
   void scale_next_gradients(double factor) { gradient_factor_ = factor; }
 
+  /// step() calls it, on its thread, for each of parameters() that has its new values before all have: forwards may
+  /// then begin with these. Rules that end with all at once call it for none. Null: nobody is told.
+  void on_updated(std::function<void(std::size_t parameter)> told) { on_updated_ = std::move(told); }
+
   void set_lr(double lr) { lr_ = lr; }
   double lr() const { return lr_; }
   void zero_grad();
@@ -91,11 +96,18 @@ class Optimizer {
  protected:
   /// ConfigError for flat tensors that are not contiguous and floating, and for slices outside of them.
   Optimizer(std::vector<at::Tensor> parameters, std::vector<ParameterSlice> slices, double lr);
+  /// This one of parameters() is as it will be after step().
+  void updated(std::size_t parameter) const {
+    if (on_updated_) on_updated_(parameter);
+  }
   std::vector<at::Tensor> parameters_;
   std::vector<ParameterSlice> slices_;
   double lr_ = 0;
   double gradient_factor_ = 1;  // 1 again after step()
   std::int64_t steps_ = 0;
+
+ private:
+  std::function<void(std::size_t)> on_updated_;
 };
 
 /// One slice for each tensor, named "0", "1", ...: optimizers of what is not sharded.
@@ -139,6 +151,7 @@ class FlatOptimizer : public Optimizer {
   void update_all(const Update& update);
 
  private:
+  void update_parameter(std::size_t flat);
   void allocate_states();
   at::Tensor allocate_state(std::size_t state, std::size_t flat) const;
   void find_ranges();

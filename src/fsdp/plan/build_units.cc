@@ -139,6 +139,7 @@ void build_units(Runtime& runtime, const UnitPlan& plan) {
   runtime.reducer().set_units(std::move(trainable), form->make_transport());
   group->barrier();  // all slices are visible
   for (auto& unit : runtime.units()) unit->activate();
+  runtime.prepare_steps();
 }
 
 }  // namespace tessera::fsdp

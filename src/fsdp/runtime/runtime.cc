@@ -53,7 +53,7 @@ void Runtime::leave_forward() {
     for (auto& unit : units_)
       if (unit->ahead()) unit->release();
   // A step may come without another backward.
-  if (shared_memory_ &&
+  if (shared_memory_ && !steps_in_background() &&
       std::any_of(units_.begin(), units_.end(), [](const auto& u) { return u->store().steps_in_place(); }))
     end_reading();
 }
@@ -74,6 +74,7 @@ void Runtime::prefetch_after(const Unit& unit) {
 
 void Runtime::prefetch(std::optional<int> unit) {
   if (!unit || !gathers_progress()) return;
+  if (background_step_ && !background_step_->has_updated(*units_[static_cast<std::size_t>(*unit)])) return;
   const auto in_flight = std::count_if(units_.begin(), units_.end(), [](const auto& u) { return u->gathering(); });
   if (in_flight < options_.max_gathers_in_flight) units_[static_cast<std::size_t>(*unit)]->prefetch();
 }
@@ -112,6 +113,7 @@ void Runtime::recover_from_failed_backward() {
 
 void Runtime::begin_backward() {
   if (in_backward_ && !backward_.expired()) return;
+  finish_step();  // gradients come again
   if (in_backward_) recover_from_failed_backward();
   in_backward_ = true;
   const auto running = std::make_shared<bool>(true);
@@ -158,6 +160,7 @@ void Runtime::end_reading() {
 }
 
 void Runtime::publish() {
+  if (steps_in_background()) return;  // each unit is shown when it is updated
   bool needed = false;
   for (const auto& unit : units_) unit->store().settle();
   for (const auto& unit : units_) needed = needed || unit->store().needs_publish();
@@ -166,6 +169,14 @@ void Runtime::publish() {
   for (auto& unit : units_) unit->publish();
   mesh_.shard->barrier();
   read_since_fence_ = false;
+}
+
+// Where a unit is gathered by reading the host's memory, on which the processor works meanwhile. Whole units that are
+// never released would be waited for at the beginning of a forward.
+void Runtime::prepare_steps() {
+  if (!copies_to_device() || !shared_memory_ || always_whole() || offload_) return;
+  const bool shares = mesh_.shard->size() > 1;
+  background_step_ = std::make_unique<BackgroundStep>(units_, shares ? mesh_.shard->split(0) : nullptr);
 }
 
 // Blocks of equal size give all-gathers that match in every respect but the values: a rank that ran another block than

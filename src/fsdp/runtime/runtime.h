@@ -10,6 +10,7 @@
 #include "base/unit_order.h"
 #include "fsdp/grads/gradient_reducer.h"
 #include "fsdp/plan/mesh.h"
+#include "fsdp/runtime/background_step.h"
 #include "fsdp/runtime/unit.h"
 #include "tensor/offload_store.h"
 #include "tensor/page_reader.h"
@@ -41,6 +42,14 @@ class Runtime final : public std::enable_shared_from_this<Runtime> {
 
   /// Masters that were written since: into shared memory, and a fence. Collective when a rank has written.
   void publish();
+  /// Collective. Once all units are there: steps go on while the next forward computes, where that helps.
+  void prepare_steps();
+  /// Null: they don't.
+  BackgroundStep* background_step() { return background_step_.get(); }
+  bool steps_in_background() const { return background_step_ && background_step_->running(); }
+  void finish_step() {
+    if (background_step_) background_step_->finish();
+  }
 
   void count_gather(const Unit& unit);
   /// What this rank does, as it was noted last.
@@ -91,6 +100,7 @@ class Runtime final : public std::enable_shared_from_this<Runtime> {
   GradientReducer reducer_;
   std::unique_ptr<tensor::Uploader> uploader_;  // null: nothing is copied
   std::vector<std::shared_ptr<Unit>> units_;
+  std::unique_ptr<BackgroundStep> background_step_;
   std::shared_ptr<tensor::DiskStore> offload_;
   tensor::PageReader page_reader_;
   GatherOrder order_;

@@ -129,6 +129,7 @@ void Unit::prefetch() {
 }
 
 void Unit::gather() {
+  if (auto* step = runtime_.background_step()) step->wait_for(*this);
   if (state_ != State::kSharded && stale()) drop();
   prefetch();
   if (state_ != State::kGathering) return;
@@ -144,7 +145,9 @@ void Unit::gather() {
 }
 
 void Unit::refresh() {
-  if (pinned_ && stale()) gather();
+  if (!pinned_) return;
+  if (auto* step = runtime_.background_step()) step->wait_for(*this);
+  if (stale()) gather();
 }
 
 void Unit::release() {

@@ -7,6 +7,7 @@
 #include "support/fake_device.h"
 #include "support/fake_streams.h"
 #include "support/host_kernels.h"
+#include "support/on_device.h"
 #include "support/temp_folder.h"
 #include "support/train_small_net.h"
 #include "tessera/base/error.h"
@@ -24,18 +25,13 @@ using testing::batch;
 using testing::kForms;
 using testing::loss_of;
 using testing::NetOptions;
+using testing::on_device;
 using testing::SmallNet;
 
 constexpr ShardingStrategy kDeviceStrategies[] = {ShardingStrategy::kFullShard, ShardingStrategy::kShardGradOp,
                                                   ShardingStrategy::kNoShard};
 
 enum class Trains { kAll, kSome };
-
-/// A rank that is a thread needs a device of its own: backward runs in one thread for each.
-FsdpOptions on_device(FsdpOptions options, const comm::Communicator& group) {
-  options.device = fake_device(group.rank());
-  return options;
-}
 
 void freeze_some(SmallNet& net) {
   for (auto& p : net.blocks[1]->parameters()) p.set_requires_grad(false);

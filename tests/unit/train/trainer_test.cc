@@ -4,11 +4,16 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <map>
 #include <mutex>
 #include <set>
+#include <thread>
+#include <utility>
 
 #include "support/fake_device.h"
 #include "support/program.h"
@@ -62,6 +67,29 @@ class Rows final : public Trainable {
   int calls_ = 0;
 };
 
+/// AdamW that calls somebody when it has updated a parameter, and then tells it.
+class WatchedAdamW final : public optim::Optimizer {
+ public:
+  using Watch = std::function<void(std::size_t parameter, std::size_t parameters)>;
+  WatchedAdamW(std::vector<at::Tensor> parameters, const Watch& watch)
+      : Optimizer(parameters, optim::whole_slices(parameters), 1e-2), adamw_(std::move(parameters), {.lr = 1e-2}) {
+    adamw_.on_updated([this, watch](std::size_t i) {
+      if (watch) watch(i, parameters_.size());
+      updated(i);
+    });
+  }
+  void step() override {
+    adamw_.set_lr(lr_);
+    adamw_.scale_next_gradients(std::exchange(gradient_factor_, 1));
+    adamw_.step();
+    ++steps_;
+  }
+  std::vector<optim::StateSlice> state() override { return adamw_.state(); }
+
+ private:
+  optim::AdamW adamw_;
+};
+
 struct Outcome {
   std::vector<StepReport> steps;
   std::vector<EpochReport> epochs;
@@ -79,6 +107,8 @@ struct Job {
   std::map<std::int64_t, double> spoilt;    // see Rows::spoil()
   std::set<std::int64_t> spoilt_gradients;  // see Rows::spoil_gradients()
   std::string spoilt_weight;                // a part of a name: infinite from the start
+  WatchedAdamW::Watch watch;
+  std::function<void(SmallNet&)> prepare = [](SmallNet&) {};
   fsdp::FsdpOptions fsdp{.wrap = fsdp::wrap_classes({"MlpBlock"})};
 };
 
@@ -87,8 +117,9 @@ Outcome train(const Job& job) {
   std::mutex mutex;
   comm::run_threads(job.ranks, [&](auto group) {
     SmallNet model;
+    job.prepare(model);
     auto sharded = fsdp::fully_shard(model, group, job.fsdp);
-    optim::AdamW optimizer(sharded->parameters(), {.lr = 1e-2});
+    WatchedAdamW optimizer(sharded->parameters(), job.watch);
     Rows rows(model, *group, job.per_batch);
     for (const auto& [batch, factor] : job.spoilt) rows.spoil(batch, factor);
     rows.spoil_gradients(job.spoilt_gradients);
@@ -276,6 +307,49 @@ TEST(Trainer, TrainsOnADeviceAsOnTheCpu) {
     }
     for (const auto& [name, t] : here.weights) EXPECT_TRUE(at::allclose(t, there.weights.at(name), 1e-5, 1e-5)) << name;
   }
+}
+
+TEST(Trainer, TheOptimizersWorkGoesOnBesideTheNextForwardOfADevice) {
+  std::thread::id rank;
+  std::set<std::thread::id> updating;
+  auto job = on_a_device(fsdp::StateOn::kHost);
+  job.prepare = [&](SmallNet&) { rank = std::this_thread::get_id(); };
+  job.watch = [&](std::size_t, std::size_t) { updating.insert(std::this_thread::get_id()); };
+  train(job);
+  EXPECT_EQ(updating.size(), 1u);
+  EXPECT_FALSE(updating.contains(rank));
+}
+
+TEST(Trainer, WhatFailsInThatWorkEndsTheRun) {
+  auto job = on_a_device(fsdp::StateOn::kHost);
+  int updates = 0;
+  job.watch = [&](std::size_t i, std::size_t) {
+    if (i == 0 && ++updates == 2) throw Error("no memory for the moments");
+  };
+  EXPECT_SAYS(error_of(job), "no memory for the moments");
+  updates = 0;
+  job.trainer.max_steps = 2;  // no forward follows
+  EXPECT_SAYS(error_of(job), "no memory for the moments");
+}
+
+TEST(Trainer, AForwardThatFailsMeanwhileEndsTheRunWhenTheWorkIsDone) {
+  auto job = on_a_device(fsdp::StateOn::kHost);
+  std::atomic<bool> at_the_last = false, ended = false;
+  job.watch = [&](std::size_t i, std::size_t count) {
+    if (i + 1 < count) return;
+    at_the_last = true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    ended = true;
+  };
+  job.prepare = [&](SmallNet& model) {
+    model.blocks[0]->ran = [&, forwards = 0]() mutable {
+      if (++forwards < 3) return;  // those of the first step
+      while (!at_the_last) std::this_thread::yield();
+      throw Error("a failing forward");
+    };
+  };
+  EXPECT_SAYS(error_of(job), "a failing forward");
+  EXPECT_TRUE(ended);
 }
 
 TEST(Trainer, ADeviceWithoutMemorySaysWhereAndWhatHelps) {
