@@ -131,8 +131,11 @@ Parts::Parts(const ModelSizes& s, const RankJob& job) {
   slices = whole ? 1 : copies ? std::int64_t{job.ranks} * job.hosts : job.ranks;
   compute = job.low_precision ? 2 : 4;
   const bool narrow_tables = job.low_precision && job.ranks > 1;
-  accumulated = job.batch.accumulation == Accumulation::kUnsharded ? compute * s.trainable : 0;
-  sums_stay = job.batch.accumulation == Accumulation::kSharded;
+  const auto& accumulation = job.batch.accumulation;
+  const bool syncs_beside_computation = job.for_device && !copies && !hybrid && !whole;  // as the Trainer asks
+  sums_stay =
+      accumulation == Accumulation::kSharded || (accumulation == Accumulation::kUnsharded && syncs_beside_computation);
+  accumulated = accumulation == Accumulation::kUnsharded && !sums_stay ? compute * s.trainable : 0;
   const std::int64_t all_gradients = 4 * s.trainable / slices;
   trainable = (copies ? 4 : compute) * s.trainable / slices;
   masters = !job.low_precision || copies ? 0 : job.whole_masters ? all_gradients : all_gradients / 2;

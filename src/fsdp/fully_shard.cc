@@ -53,6 +53,7 @@ class Model final : public FullyShardedDataParallel {
     runtime_->reducer().set_divisor(divisor);
   }
   void set_requires_gradient_sync(bool sync) override { runtime_->reducer().set_sync(sync); }
+  bool syncs_beside_computation() const override { return runtime_->syncs_beside_computation(); }
 
   double clip_grad_norm(double max_norm, double p) override {
     const auto grads = this->grads();

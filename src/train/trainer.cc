@@ -208,7 +208,8 @@ StepReport Trainer::step(std::int64_t epoch, std::int64_t first_batch, std::int6
   for (std::int64_t b = 0; b < batches; ++b) tokens += task_.loss_tokens(epoch, first_batch + b);
   tokens = std::max(tokens, 1.0);
 
-  const bool keeps_unsharded = !options_.sync_each_batch && model_.group().size() > 1;
+  const bool keeps_unsharded =
+      !options_.sync_each_batch && model_.group().size() > 1 && !model_.syncs_beside_computation();
   std::vector<tensor::HostCopy> made;
   for (std::int64_t b = 0; b < batches; ++b) {
     std::optional<fsdp::NoSync> no_sync;

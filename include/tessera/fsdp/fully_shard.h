@@ -170,6 +170,9 @@ class FullyShardedDataParallel {
   /// While false, backward keeps unsharded gradients and does not communicate; the next synchronising backward adds
   /// them. Where units compute in 16 bits: alike on every rank, else that backward throws CommError.
   virtual void set_requires_gradient_sync(bool sync) = 0;
+  /// Each of a step's backward passes had better synchronise: gradients leave the device that computes for slots in
+  /// memory that all ranks share, and are summed there, while it goes on; whole ones are added up while it waits.
+  virtual bool syncs_beside_computation() const = 0;
   /// Collective. Global p-norm of the gradients (p = 1, 2, any, infinity); scales them by min(1, max_norm / (norm +
   /// 1e-6)). Returns the norm before scaling, the same bits on every rank. max_norm infinite: only measures.
   virtual double clip_grad_norm(double max_norm, double p = 2.0) = 0;

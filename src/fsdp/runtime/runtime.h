@@ -69,6 +69,7 @@ class Runtime final : public std::enable_shared_from_this<Runtime> {
   /// A device computes with copies of what lies in the host's memory, which the uploader brings.
   bool copies_to_device() const { return on_device() && !resident(); }
   tensor::Uploader& uploader() { return *uploader_; }
+  bool syncs_beside_computation() const { return copies_to_device() && shared_memory_ && !mesh_.replicate; }
   /// Slices, gradients and all else that lasts lie there, too.
   bool resident() const { return is_resident(options_); }
   const CommStats& stats() const { return stats_; }

@@ -156,6 +156,12 @@ TEST_F(DeviceMemory, HoldsGradientsOfEarlierForwards) {
   EXPECT_EQ(part_of(whole, name), 4 * part_of(whole, "weights that train") / 2) << "whole on each rank, in bf16";
   request.offload_params = true;
   EXPECT_EQ(part_of(device_plan_for(request, tensors), name), 0);
+  const auto here = host_plan_for(request, tensors);
+  EXPECT_EQ(part_of(here, name), 0) << "summed over the ranks of the host as they come";
+  request.batch.accumulation = Accumulation::kSharded;
+  EXPECT_EQ(host_plan_for(request, tensors).total(), here.total());
+  request.batch.accumulation = Accumulation::kUnsharded;
+  request.hosts = 2;
   EXPECT_GT(part_of(host_plan_for(request, tensors), name), 0) << "where slices leave room for them";
 }
 

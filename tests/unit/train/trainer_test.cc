@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "support/fake_device.h"
+#include "support/on_device.h"
 #include "support/program.h"
 #include "support/small_net.h"
 #include "tessera/base/error.h"
@@ -118,7 +119,8 @@ Outcome train(const Job& job) {
   comm::run_threads(job.ranks, [&](auto group) {
     SmallNet model;
     job.prepare(model);
-    auto sharded = fsdp::fully_shard(model, group, job.fsdp);
+    auto sharded = fsdp::fully_shard(
+        model, group, job.fsdp.device.is_cpu() ? job.fsdp : ::tessera::testing::on_device(job.fsdp, *group));
     WatchedAdamW optimizer(sharded->parameters(), job.watch);
     Rows rows(model, *group, job.per_batch);
     for (const auto& [batch, factor] : job.spoilt) rows.spoil(batch, factor);
@@ -350,6 +352,20 @@ TEST(Trainer, AForwardThatFailsMeanwhileEndsTheRunWhenTheWorkIsDone) {
   };
   EXPECT_SAYS(error_of(job), "a failing forward");
   EXPECT_TRUE(ended);
+}
+
+TEST(Trainer, GradientsThatLeaveADeviceBesideItsWorkAreSummedAfterEachBatch) {
+  const auto whole = train(job_of(6, 1));
+  auto job = job_of(2, 3, 2);
+  job.fsdp.device = test::fake_device();
+  const auto each = train(job);
+  expect_close(each, whole, 1e-6);
+  EXPECT_EQ(each.reductions, 3 * whole.reductions);
+  job.fsdp.strategy = fsdp::ShardingStrategy::kNoShard;  // ranks share nothing: whole gradients would be summed
+  EXPECT_EQ(train(job).reductions, whole.reductions);
+  job.fsdp.strategy = fsdp::ShardingStrategy::kFullShard;
+  job.fsdp.gather = fsdp::GatherForm::kCopy;  // as ranks on several hosts
+  EXPECT_EQ(train(job).reductions, whole.reductions);
 }
 
 TEST(Trainer, ADeviceWithoutMemorySaysWhereAndWhatHelps) {
