@@ -144,11 +144,14 @@ DecoderConfig parse_mixtral(const ConfigReader& in) {
 
 namespace {
 
+std::int64_t qwen_window(const ConfigReader& in) {
+  return in.get<bool>("use_sliding_window", false) ? window_of(in, 4096) : 0;
+}
+
 // Qwen2's rule: layers from max_window_layers on slide, where sliding windows are switched on.
 void parse_qwen_windows(const ConfigReader& in, DecoderConfig& c) {
-  const std::int64_t window = in.get<bool>("use_sliding_window", false) ? window_of(in, 4096) : 0;
   const auto first = in.get<std::int64_t>("max_window_layers", 28);
-  parse_layer_types(in, window, c, [&](std::int64_t i) { return i >= first; });
+  parse_layer_types(in, qwen_window(in), c, [&](std::int64_t i) { return i >= first; });
 }
 
 }  // namespace
@@ -181,7 +184,7 @@ DecoderConfig parse_qwen3(const ConfigReader& in) {
 
 namespace {
 
-// Qwen2's and Qwen3's with experts: in which layers, of what size, and their windows.
+// Qwen2's and Qwen3's with experts: in which layers, and of what size.
 void parse_qwen_experts(const ConfigReader& in, const ExpertDefaults& defaults, std::int64_t size, DecoderConfig& c) {
   parse_experts(in, defaults, c);
   c.experts.intermediate_size = in.positive("moe_intermediate_size", size);
@@ -191,9 +194,7 @@ void parse_qwen_experts(const ConfigReader& in, const ExpertDefaults& defaults, 
   for (std::int64_t i = 0; i < c.num_layers; ++i)
     c.experts.layers.push_back(c.experts.count > 0 && (i + 1) % step == 0 &&
                                std::find(plain.begin(), plain.end(), i) == plain.end());
-  (void)in.contains("max_window_layers");  // upstream: all layers slide or none
-  const std::int64_t window = in.get<bool>("use_sliding_window", false) ? window_of(in, 4096) : 0;
-  c.attention_window.assign(static_cast<std::size_t>(c.num_layers), window);
+  (void)in.contains("max_window_layers");  // all layers slide or none, or layer_types says which
 }
 
 }  // namespace
@@ -211,6 +212,8 @@ DecoderConfig parse_qwen2_moe(const ConfigReader& in) {
   c.classes.experts = "Qwen2MoeSparseMoeBlock";
   parse_qwen_experts(in, {.count = 60, .per_token = 4}, 1408, c);
   c.experts.shared_size = in.positive("shared_expert_intermediate_size", 5632);
+  // Which layers slide is what transformers 5 writes; in version 4 all do or none.
+  parse_layer_types(in, qwen_window(in), c, [](std::int64_t) { return true; });
   finish(in, c);
   return c;
 }
@@ -228,6 +231,7 @@ DecoderConfig parse_qwen3_moe(const ConfigReader& in) {
   c.classes.experts = "Qwen3MoeSparseMoeBlock";
   // transformers 5 writes num_local_experts
   parse_qwen_experts(in, {.count = in.count("num_local_experts", 128), .per_token = 8}, 768, c);
+  c.attention_window.assign(static_cast<std::size_t>(c.num_layers), qwen_window(in));
   finish(in, c);
   return c;
 }

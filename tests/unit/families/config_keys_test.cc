@@ -247,6 +247,18 @@ TEST(ConfigKeys, AMistralWithLayerTypesSlidesWhereTheySay) {
   EXPECT_EQ(decoder("ministral", ministral).classes.causal, "MinistralForCausalLM");
 }
 
+// transformers 5 writes layer_types, and computes by them; version 4 does not know the key.
+TEST(ConfigKeys, AQwen2WithExpertsSlidesWhereLayerTypesSay) {
+  const json types = {"sliding_attention", "full_attention", "full_attention", "full_attention"};
+  const json slides = {{"use_sliding_window", true}, {"sliding_window", 2}};
+  auto named = slides;
+  named["layer_types"] = types;
+  const auto windows = [](const json& changes) { return decoder("qwen2_moe", changes).attention_window; };
+  EXPECT_EQ(windows(named), (std::vector<std::int64_t>{2, 0, 0, 0}));
+  EXPECT_EQ(windows(slides), (std::vector<std::int64_t>{2, 2, 2, 2}));
+  EXPECT_EQ(windows({{"layer_types", json(4, "full_attention")}}), (std::vector<std::int64_t>{0, 0, 0, 0}));
+}
+
 TEST(ConfigKeys, HeadsOfAFamilyThatHasNoKeyForThemAreEven) {
   const auto plain = decoder("bloom", {});
   EXPECT_EQ(decoder("bloom", {{"head_dim", 8}, {"num_key_value_heads", 1}}), plain);
