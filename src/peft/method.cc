@@ -2,7 +2,10 @@
 
 #include "peft/methods/adalora.h"
 #include "peft/methods/boft.h"
+#include "peft/methods/c3a.h"
+#include "peft/methods/delora.h"
 #include "peft/methods/fourierft.h"
+#include "peft/methods/gralora.h"
 #include "peft/methods/hra.h"
 #include "peft/methods/ia3.h"
 #include "peft/methods/ln_tuning.h"
@@ -51,6 +54,9 @@ constexpr Row kMethods[] = {
     {"OFT", make<Oft>},
     {"BOFT", make<Boft>},
     {"ADALORA", make<AdaLora>},
+    {"DELORA", make<DeLora>},
+    {"GRALORA", make<GraLora>},
+    {"C3A", make<C3a>},
 };
 
 }  // namespace

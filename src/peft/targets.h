@@ -36,4 +36,16 @@ Value by_pattern(const std::string& name, const std::vector<std::pair<std::strin
   return fallback;
 }
 
+/// The same for keys that PEFT matches by re.match(rf".*\.{key}$", name), where an alternative reaches from the dot on
+/// or to the end; then for a key that is the name.
+template <class Value>
+Value by_dotted_end(const std::string& name, const std::vector<std::pair<std::string, Value>>& patterns, Value fallback,
+                    const char* key) {
+  for (const auto& [pattern, value] : patterns)
+    if (Pattern("(?:.*\\." + pattern + "$)(?s:.*)", key).matches(name)) return value;
+  for (const auto& [known, value] : patterns)
+    if (known == name) return value;
+  return fallback;
+}
+
 }  // namespace tessera::peft

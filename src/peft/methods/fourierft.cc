@@ -37,18 +37,8 @@ std::vector<std::string> FourierFt::default_targets(const models::ModelConfig& f
   return DeltaMethod::default_targets(family);
 }
 
-// Not as rank_pattern is matched: PEFT asks re.match(rf".*\.{key}$", name), where an alternative reaches from the dot
-// on or to the end, and then for a key that is the name.
-std::int64_t FourierFt::count_for(const std::string& layer) const {
-  for (const auto& [pattern, count] : n_frequency_pattern)
-    if (Pattern("(?:.*\\." + pattern + "$)(?s:.*)", "n_frequency_pattern").matches(layer)) return count;
-  for (const auto& [name, count] : n_frequency_pattern)
-    if (name == layer) return count;
-  return n_frequency;
-}
-
 std::int64_t FourierFt::count_of(const LayerSizes& layer) const {
-  const auto count = count_for(layer.name);
+  const auto count = by_dotted_end(layer.name, n_frequency_pattern, n_frequency, "n_frequency_pattern");
   if (count <= 0 || count > layer.in * layer.out) {
     throw ConfigError("n_frequency is " + std::to_string(count) + ", but '" + layer.name + "' has " +
                           std::to_string(layer.in * layer.out) + " places; choose between 1 and that",

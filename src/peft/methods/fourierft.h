@@ -29,7 +29,6 @@ class FourierFt final : public DeltaMethod {
   at::Tensor delta(const LayerSizes& sizes, const Tensors& t) const override;
 
  private:
-  std::int64_t count_for(const std::string& layer) const;
   std::int64_t count_of(const LayerSizes& layer) const;
 };
 
