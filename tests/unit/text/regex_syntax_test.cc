@@ -71,6 +71,12 @@ TEST(RegexSyntax, ACaretOrHyphenAmongNestedClassesStandsForItself) {
   EXPECT_EQ(marked(R"([a[x]-c]+)", "xbc-"), "<x>b<c->");
 }
 
+TEST(RegexSyntax, AComplementGivesBackWhatTheNextOneNeeds) {
+  EXPECT_EQ(marked(R"(-\P{N}?\P{L})", "a--b"), "a<-->b");
+  EXPECT_EQ(marked(R"(\D+\P{Ll})", "abC1"), "<abC1>");
+  EXPECT_EQ(marked(R"(\P{Han}*\P{Latin})", "ab1"), "<ab1>");
+}
+
 TEST(RegexSyntax, ANumberOfTimesMayLackItsLowerEnd) {
   EXPECT_EQ(marked("xa{,2}", "xaaa"), "<xaa>a");
   EXPECT_EQ(marked("a{,}", "aaa{,}"), "aa<a{,}>");
