@@ -132,6 +132,25 @@ TEST(TokenizerClasses, EqualAutoTokenizerOrAreRefused) {
   EXPECT_GT(refused, 100);
 }
 
+using Ids = std::vector<std::int32_t>;
+
+// Without the first line, whatever it says, and without what no line end follows; Qwen2's class reads all lines.
+TEST(TokenizerClasses, MergesAreTheLinesThatTheClassReads) {
+  const auto folder = fs::path(testing::TempDir()) / "tessera_tokenizer_merges";
+  const auto ids = [&](const char* name, const char* merges) {
+    write_folder(folder,
+                 {{"files", Json::array()}, {"config", {{"tokenizer_class", name}}}, {"others", Json::object()}});
+    std::ofstream(folder / "vocab.json") << R"({"a": 0, "b": 1, "c": 2, "ab": 3, "bc": 4, "<|endoftext|>": 5})";
+    std::ofstream(folder / "merges.txt") << merges;
+    return open_tokenizer(folder.string())->encode("bcab").ids;
+  };
+  EXPECT_EQ(ids("GPT2Tokenizer", "#version: 0.2\na b\nb c\n"), (Ids{4, 3}));
+  EXPECT_EQ(ids("GPT2Tokenizer", "a b\nb c\n"), (Ids{4, 0, 1}));
+  EXPECT_EQ(ids("GPT2Tokenizer", "#version: 0.2\na b\nb c"), (Ids{1, 2, 3}));
+  EXPECT_EQ(ids("GPT2Tokenizer", "a b"), (Ids{1, 2, 0, 1}));
+  EXPECT_EQ(ids("Qwen2Tokenizer", "a b\nb c"), (Ids{4, 3}));
+}
+
 // As transformers 5.24 does with the class that it writes.
 TEST(TokenizerClasses, ThatOfTransformers5GivesTypeIdsOnlyIfItsFolderSaysSo) {
   const auto folder = fs::path(testing::TempDir()) / "tessera_tokenizer_class_5";
