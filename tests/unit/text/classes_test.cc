@@ -151,6 +151,16 @@ TEST(TokenizerClasses, MergesAreTheLinesThatTheClassReads) {
   EXPECT_EQ(ids("Qwen2Tokenizer", "a b\nb c"), (Ids{4, 3}));
 }
 
+TEST(TokenizerClasses, T5sTakesAModelOfMergesToo) {
+  const auto folder = fs::path(testing::TempDir()) / "tessera_tokenizer_t5_bpe";
+  write_folder(folder, {{"files", {"llama.model:spiece.model"}},
+                        {"config", {{"tokenizer_class", "T5Tokenizer"}, {"extra_ids", 2}}},
+                        {"others", Json::object()}});
+  const auto tokenizer = open_tokenizer(folder.string());
+  EXPECT_EQ(tokenizer->encode("the company").ids, (Ids{265, 282, 299, 389, 294, 387, 2}));
+  EXPECT_EQ(tokenizer->encode("a<extra_id_0>b<extra_id_1>").ids, (Ids{261, 421, 268, 420, 2}));
+}
+
 // As transformers 5.24 does with the class that it writes.
 TEST(TokenizerClasses, ThatOfTransformers5GivesTypeIdsOnlyIfItsFolderSaysSo) {
   const auto folder = fs::path(testing::TempDir()) / "tessera_tokenizer_class_5";
