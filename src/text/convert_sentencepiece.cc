@@ -166,9 +166,7 @@ void set_deberta_form(const SentencePieceModel& model, const TokenizerConfig& co
   for (auto& part : preparation(model, false)) parts.push_back(std::move(part));
   parts.push_back({{"type", "Replace"}, {"pattern", {{"Regex", " {2,}"}}}, {"content", " "}});
   root["normalizer"] = {{"type", "Sequence"}, {"normalizers", parts}};
-  const auto words = metaspace(!config.add_prefix_space.value_or(true) ? "never"
-                               : config.legacy.value_or(true)          ? "always"
-                                                                       : "first");
+  const auto words = metaspace("always");  // its slow class knows neither legacy nor add_prefix_space
   json cuts = json::array();
   if (config.split_by_punct.value_or(false)) cuts.push_back({{"type", "Punctuation"}, {"behavior", "Isolated"}});
   cuts.push_back(words);
