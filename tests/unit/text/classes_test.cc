@@ -161,6 +161,22 @@ TEST(TokenizerClasses, T5sTakesAModelOfMergesToo) {
   EXPECT_EQ(tokenizer->encode("a<extra_id_0>b<extra_id_1>").ids, (Ids{261, 421, 268, 420, 2}));
 }
 
+// The slow form of Llama's class makes special what it names; its mask token it leaves as it is.
+TEST(TokenizerClasses, APieceOfTheUsersIsSpecialIfTheSlowFormNamesIt) {
+  const auto folder = fs::path(testing::TempDir()) / "tessera_tokenizer_users_piece";
+  const std::string piece("\x0a\x0c\x0a\x03<u>\x15\0\0\0\0\x18\x04", 14);  // of ModelProto
+  const auto without_special = [&](const char* role) {
+    write_folder(folder, {{"files", {"llama.model:tokenizer.model"}},
+                          {"config", {{"tokenizer_class", "LlamaTokenizer"}, {role, "<u>"}}},
+                          {"others", Json::object()}});
+    std::ofstream(folder / "tokenizer.model", std::ios::app | std::ios::binary) << piece;
+    const auto tokenizer = open_tokenizer(folder.string());
+    return tokenizer->decode(tokenizer->encode("a<u>").ids, true);
+  };
+  EXPECT_EQ(without_special("pad_token"), "a");
+  EXPECT_EQ(without_special("mask_token"), "a<u>");
+}
+
 // As transformers 5.24 does with the class that it writes.
 TEST(TokenizerClasses, ThatOfTransformers5GivesTypeIdsOnlyIfItsFolderSaysSo) {
   const auto folder = fs::path(testing::TempDir()) / "tessera_tokenizer_class_5";

@@ -46,7 +46,10 @@ TEST(DebertaTokenizer, EveryPieceOfATextBeginsWithASpaceWhateverIsConfigured) {
     fs::copy_file(model, fs::path(folder.path()) / "spm.model");
     std::ofstream(fs::path(folder.path()) / "tokenizer_config.json")
         << Json{{"tokenizer_class", "DebertaV2Tokenizer"}, {key, false}};
-    EXPECT_EQ(open_tokenizer(folder.path())->encode("a [SEP]the a").ids, (Ids{1, 27, 2, 13, 27, 2}));
+    const auto tokenizer = open_tokenizer(folder.path());
+    EXPECT_EQ(tokenizer->encode("a [SEP]the a").ids, (Ids{1, 27, 2, 13, 27, 2}));
+    EXPECT_EQ(tokenizer->encode("a [UNK]the").ids,
+              (Ids{1, 27, 4, 3, 13, 2}));  // it is looked for in the normalized text
   }
 }
 
