@@ -21,19 +21,20 @@ void AddedTokenList::add(const std::vector<AddedToken>& batch, const Model& mode
   for (const auto& token : batch)
     if (token.special && !token.content.empty() && special_contents_.insert(token.content).second)
       special_.push_back({token.content, token.is_normalized()});
+  const auto before = tokens_;
   for (const auto& token : batch)
-    if (!token.content.empty()) add_one(token, model);
+    if (!token.content.empty()) add_one(token, before, model);
 }
 
-void AddedTokenList::add_one(AddedToken token, const Model& model) {
+void AddedTokenList::add_one(AddedToken token, const std::vector<AddedToken>& before, const Model& model) {
   token.normalized = token.is_normalized();
   token.special = special_contents_.contains(token.content);
   const auto known = by_content_.find(token.content);
   if (known != by_content_.end()) {
-    auto& old = tokens_[known->second];
-    token.id = old.id;
-    if (token == old) return;
-    old = token;
+    const auto at = known->second;
+    token.id = tokens_[at].id;
+    if (at < before.size() && token == before[at]) return;
+    tokens_[at] = token;
   } else {
     const auto in_model = model.find(token.content);
     token.id = in_model >= 0 ? in_model : static_cast<std::int32_t>(std::max(first_id_, highest_ + 1));

@@ -41,14 +41,16 @@ class AddedTokenList {
   explicit AddedTokenList(std::int64_t first_id = 0) : first_id_(first_id) {}
 
   /// One that is there already takes the new flags and stays special, but is still looked for in the old way, and in
-  /// the new one too unless it was special; special tokens of a batch go before its others.
+  /// the new one too unless it was special; special tokens of a batch go before its others. One that is as it was
+  /// before its batch says nothing, though another of the batch has changed it.
   void add(const std::vector<AddedToken>& batch, const Model& model);
   const AddedToken* find(std::string_view content) const;
   const std::vector<AddedToken>& tokens() const { return tokens_; }
   std::vector<Spelling> spellings() const;  // of equal ones the first counts
 
  private:
-  void add_one(AddedToken token, const Model& model);
+  /// `before`: the tokens when its batch began.
+  void add_one(AddedToken token, const std::vector<AddedToken>& before, const Model& model);
 
   std::vector<AddedToken> tokens_;
   std::map<std::string, std::size_t, std::less<>> by_content_;

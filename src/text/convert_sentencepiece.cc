@@ -69,14 +69,13 @@ void set_bpe_stages(const SentencePieceModel& model, json& root) {
   root["normalizer"] = {{"type", "Sequence"}, {"normalizers", parts}};
 }
 
-void add_extra_ids(const SentencePieceModel& model, int count, json& root) {
+void add_extra_ids(int count, SentencePieceModel& model, json& root) {
   for (const auto& piece : model.pieces)
     if (piece.text == "<extra_id_0>") return;
-  auto& vocab = root["model"]["vocab"];
   for (int n = count - 1; n >= 0; --n) {
     const auto name = fmt::format("<extra_id_{}>", n);
-    root["added_tokens"].push_back(json_added_token(name, static_cast<std::int64_t>(vocab.size()), true));
-    vocab.push_back({name, 0.0});
+    root["added_tokens"].push_back(json_added_token(name, std::ssize(model.pieces), true));
+    model.pieces.push_back({.text = name});
   }
 }
 
@@ -138,10 +137,10 @@ void set_gemma_form(SentencePieceModel model, const SpecialTokens& special, json
 }
 
 // T5's: white space at the end goes, several spaces are one.
-void set_t5_form(const SentencePieceModel& model, const TokenizerConfig& config, const IdAndToken& eos, json& root) {
+void set_t5_form(SentencePieceModel model, const TokenizerConfig& config, const IdAndToken& eos, json& root) {
   const bool prefix = config.add_prefix_space.value_or(true);
-  root["model"] = unigram_model(model, false);
-  add_extra_ids(model, config.extra_ids.value_or(kT5ExtraIds), root);
+  add_extra_ids(config.extra_ids.value_or(kT5ExtraIds), model, root);
+  root["model"] = any_model(model, false);
   json parts = preparation(model, false);
   parts.push_back({{"type", "Strip"}, {"strip_left", false}, {"strip_right", true}});
   parts.push_back({{"type", "Replace"}, {"pattern", {{"Regex", " {2,}"}}}, {"content", kMetaspace}});
@@ -167,9 +166,7 @@ void set_deberta_form(const SentencePieceModel& model, const TokenizerConfig& co
   for (auto& part : preparation(model, false)) parts.push_back(std::move(part));
   parts.push_back({{"type", "Replace"}, {"pattern", {{"Regex", " {2,}"}}}, {"content", " "}});
   root["normalizer"] = {{"type", "Sequence"}, {"normalizers", parts}};
-  const auto words = metaspace(!config.add_prefix_space.value_or(true) ? "never"
-                               : config.legacy.value_or(true)          ? "always"
-                                                                       : "first");
+  const auto words = metaspace("always");  // its slow class knows neither legacy nor add_prefix_space
   json cuts = json::array();
   if (config.split_by_punct.value_or(false)) cuts.push_back({{"type", "Punctuation"}, {"behavior", "Isolated"}});
   cuts.push_back(words);
@@ -179,12 +176,13 @@ void set_deberta_form(const SentencePieceModel& model, const TokenizerConfig& co
 }
 
 // Without a class: what the model itself says.
-void set_own_form(const SentencePieceModel& model, const IdAndToken& bos, const IdAndToken& eos, json& root) {
+void set_own_form(SentencePieceModel model, const IdAndToken& bos, const IdAndToken& eos, json& root) {
   const IdAndToken none{-1, ""};
+  const bool is_unigram = model.type == SentencePieceModel::Type::kUnigram;
+  if (is_unigram && model.pad_id == 0 && model.eos_id == 1 && model.unk_id == 2)  // as T5's are
+    add_extra_ids(kT5ExtraIds, model, root);
   root["model"] = any_model(model, model.byte_fallback);
-  if (model.type == SentencePieceModel::Type::kUnigram) {
-    const bool t5 = model.pad_id == 0 && model.eos_id == 1 && model.unk_id == 2;
-    add_extra_ids(model, t5 ? kT5ExtraIds : 0, root);
+  if (is_unigram) {
     set_unigram_stages(model, root);
     root["post_processor"] = json_template(none, eos, 0);
   } else {

@@ -39,12 +39,17 @@ json read_vocabulary(const std::string& file) {
   return out;
 }
 
-json read_merges(const std::string& file) {
+// Classes other than Qwen2's take the first line for a header, whatever it says, and leave out what no line end
+// follows.
+json read_merges(const std::string& file, const TokenizerConfig& config) {
+  const bool has_frame = !config.family().empty() && config.family() != "Qwen2";
+  auto text = read_text_file(file);
+  if (has_frame) text.erase(text.rfind('\n') + 1);
   json out = json::array();
   int number = 0;
-  each_line(read_text_file(file), [&](std::string_view line) {
+  each_line(text, [&](std::string_view line) {
     ++number;
-    if (line.empty() || line.starts_with("#version")) return;
+    if (line.empty() || line.starts_with("#version") || (has_frame && number == 1)) return;
     const auto space = line.find(' ');
     if (space == std::string_view::npos || line.find(' ', space + 1) != std::string_view::npos)
       throw DataError(fmt::format("{}:{}: expected two tokens and one space, found \"{}\"", file, number, line), file);
@@ -128,7 +133,7 @@ std::string gpt2_to_json(const std::string& vocab_file, const std::string& merge
                                       {{"Sequence", {{"id", "B"}, {"type_id", 1}}}}};
   }
   root["model"] = json_plain_bpe();
-  root["model"]["merges"] = read_merges(merges_file);
+  root["model"]["merges"] = read_merges(merges_file, config);
   root["model"]["vocab"] = std::move(vocabulary);
   return json_text(root);
 }

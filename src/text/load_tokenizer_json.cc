@@ -80,8 +80,8 @@ AddedTokens added_tokens(const JsonPlace& root, const TokenizerConfig& config, c
   for (const auto& named : all_named) {
     const bool is_listed = known.contains(named.content);
     if (!config.found || (named.yields && is_listed && !without_flags.contains(named.content))) continue;
-    if (named.flags) {
-      auto token = *named.flags;
+    if (const auto& flags = named.flags || !config.is_converted ? named.flags : named.slow_flags) {
+      auto token = *flags;
       if (config.is_converted) token.normalized = token.is_normalized();  // slow tokenizers settle it here
       token.special = true;
       batch.push_back(std::move(token));

@@ -61,9 +61,11 @@ struct Regex::Impl {
     void compile(const std::string& pattern, const std::string& original, const std::string& where) {
       int error = 0;
       PCRE2_SIZE at = 0;
-      // In Ruby's syntax ^ and $ always match at lines.
+      // In Ruby's syntax ^ and $ always match at lines. Of two complements one behind the other, as \P{N}?\P{L}, PCRE2
+      // 10.42 makes the first possessive, which finds less.
       code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(),
-                           PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_USE_OFFSET_LIMIT, &error, &at, nullptr);
+                           PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_USE_OFFSET_LIMIT | PCRE2_NO_AUTO_POSSESS,
+                           &error, &at, nullptr);
       if (!code) {
         PCRE2_UCHAR message[160] = {};
         pcre2_get_error_message(error, message, sizeof message);

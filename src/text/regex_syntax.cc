@@ -426,7 +426,11 @@ class Rewriter {
         auto listed = posix();
         parts.back().push_back(listed ? std::move(*listed) : Item{bracket(depth + 1), true});
       } else {
-        parts.back().push_back(literal());
+        const bool is_behind_whole = !parts.back().empty() && parts.back().back().whole;
+        auto sign = literal();
+        // What is written between brackets need not be what stood there: a complement or a range that none was.
+        if (sign.code_point == U'^' || (sign.code_point == U'-' && is_behind_whole)) sign.text.insert(0, "\\");
+        parts.back().push_back(std::move(sign));
       }
       const auto now = parts.back().size() > count ? parts.back().back().code_point : kNone;
       if (range != kNone && now != kNone)

@@ -76,6 +76,17 @@ std::optional<AddedToken> given_flags(const json& value) {
   return value.is_object() ? std::optional(flagged_token(value)) : std::nullopt;
 }
 
+// What the slow form of a class, from which upstream makes the fast one, makes of a token that is named as a text.
+std::optional<AddedToken> slow_flags(std::string_view family, std::string_view name, const std::string& content) {
+  const std::string_view names = family == "Llama" || family == "Gemma" ? "bos_token eos_token unk_token pad_token"
+                                 : family == "CodeLlama"                ? "bos_token eos_token unk_token"
+                                 : family == "T5" || family == "MT5"    ? "eos_token unk_token pad_token"
+                                 : family == "DebertaV2"                ? "unk_token"
+                                                                        : "";
+  if (names.find(name) == std::string_view::npos) return std::nullopt;
+  return AddedToken{.content = content, .normalized = family == "DebertaV2", .special = true};
+}
+
 // Upstream's order; of one token in several places the first counts, but of one that a list has twice all.
 std::vector<NamedToken> named_tokens(const json& root, const TokenizerConfig& config) {
   std::vector<NamedToken> out;
@@ -96,7 +107,7 @@ std::vector<NamedToken> named_tokens(const json& root, const TokenizerConfig& co
     if (!flags && !is_mask && config.has_rule(kFlagsNames)) flags = {.content = content, .special = true};
     if (!flags && is_mask && config.has_rule(kMaskTakesSpace))
       flags = {.content = content, .lstrip = true, .normalized = config.has_rule(kMaskIsNormalized), .special = true};
-    take_one({content, std::move(flags), root.contains(name)});
+    take_one({content, std::move(flags), root.contains(name), slow_flags(config.family(), name, content)});
   }
   seen = std::ssize(out);
   for (const auto& value : root.value("additional_special_tokens", json::array()))

@@ -16,8 +16,9 @@ namespace tessera::text {
 /// A special token as the folder, or else its class, names it.
 struct NamedToken {
   std::string content;
-  std::optional<AddedToken> flags;  // if they are given
-  bool yields = false;              // to the flags that a list of all added tokens gives it
+  std::optional<AddedToken> flags;            // if they are given
+  bool yields = false;                        // to the flags that a list of all added tokens gives it
+  std::optional<AddedToken> slow_flags = {};  // in place of none where the tokenizer is made from a SentencePiece model
 };
 
 struct TokenizerConfig {

@@ -4,8 +4,13 @@
 
 namespace tessera::chat {
 
+// The body of a {% call %}.
+bool Macro::is_anonymous() const {
+  return statement_.kind == StatementKind::kCall;
+}
+
 std::string Macro::repr() const {
-  return "<Macro " + repr_text(statement_.text) + ">";
+  return "<Macro " + (is_anonymous() ? "anonymous" : repr_text(statement_.text)) + ">";
 }
 
 Value Macro::call(Runtime&, Arguments arguments) {
@@ -13,7 +18,7 @@ Value Macro::call(Runtime&, Arguments arguments) {
 }
 
 std::optional<Value> Macro::attribute(std::string_view name) const {
-  if (name == "name") return Value(statement_.text);
+  if (name == "name") return is_anonymous() ? Value() : Value(statement_.text);
   if (name == "caller") return statement_.uses_caller;
   if (name == "catch_kwargs") return statement_.uses_kwargs;
   if (name == "catch_varargs") return statement_.uses_varargs;

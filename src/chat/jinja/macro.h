@@ -16,6 +16,8 @@ class Macro : public Object {
   std::optional<Value> attribute(std::string_view name) const override;
 
  private:
+  bool is_anonymous() const;
+
   Interpreter& interpreter_;
   const Statement& statement_;
   ScopePtr scope_;

@@ -75,6 +75,13 @@ TEST(JinjaNames, ARequiredBlockIsMissingWhereItIsReached) {
               "Required blocks can only contain comments or whitespace");
 }
 
+TEST(JinjaNames, TheBodyOfACallHasNoName) {
+  EXPECT_EQ(
+      text_or_error("{% macro m() %}{{ kwargs }}{{ kwargs.caller.name }}{% endmacro %}{% call m() %}{% endcall %}"),
+      "{'caller': <Macro anonymous>}None");
+  EXPECT_EQ(text_or_error("{% macro m() %}{% endmacro %}{{ m }}{{ m.name }}"), "<Macro 'm'>m");
+}
+
 TEST(JinjaNames, LoopIsNotToBeSetInALoop) {
   const std::string refused = "Can't assign to special loop variable in for-loop target";
   EXPECT_EQ(text_or_error("{% set loop = 3 %}{{ loop }}"), "3");

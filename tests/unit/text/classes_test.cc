@@ -132,6 +132,51 @@ TEST(TokenizerClasses, EqualAutoTokenizerOrAreRefused) {
   EXPECT_GT(refused, 100);
 }
 
+using Ids = std::vector<std::int32_t>;
+
+// Without the first line, whatever it says, and without what no line end follows; Qwen2's class reads all lines.
+TEST(TokenizerClasses, MergesAreTheLinesThatTheClassReads) {
+  const auto folder = fs::path(testing::TempDir()) / "tessera_tokenizer_merges";
+  const auto ids = [&](const char* name, const char* merges) {
+    write_folder(folder,
+                 {{"files", Json::array()}, {"config", {{"tokenizer_class", name}}}, {"others", Json::object()}});
+    std::ofstream(folder / "vocab.json") << R"({"a": 0, "b": 1, "c": 2, "ab": 3, "bc": 4, "<|endoftext|>": 5})";
+    std::ofstream(folder / "merges.txt") << merges;
+    return open_tokenizer(folder.string())->encode("bcab").ids;
+  };
+  EXPECT_EQ(ids("GPT2Tokenizer", "#version: 0.2\na b\nb c\n"), (Ids{4, 3}));
+  EXPECT_EQ(ids("GPT2Tokenizer", "a b\nb c\n"), (Ids{4, 0, 1}));
+  EXPECT_EQ(ids("GPT2Tokenizer", "#version: 0.2\na b\nb c"), (Ids{1, 2, 3}));
+  EXPECT_EQ(ids("GPT2Tokenizer", "a b"), (Ids{1, 2, 0, 1}));
+  EXPECT_EQ(ids("Qwen2Tokenizer", "a b\nb c"), (Ids{4, 3}));
+}
+
+TEST(TokenizerClasses, T5sTakesAModelOfMergesToo) {
+  const auto folder = fs::path(testing::TempDir()) / "tessera_tokenizer_t5_bpe";
+  write_folder(folder, {{"files", {"llama.model:spiece.model"}},
+                        {"config", {{"tokenizer_class", "T5Tokenizer"}, {"extra_ids", 2}}},
+                        {"others", Json::object()}});
+  const auto tokenizer = open_tokenizer(folder.string());
+  EXPECT_EQ(tokenizer->encode("the company").ids, (Ids{265, 282, 299, 389, 294, 387, 2}));
+  EXPECT_EQ(tokenizer->encode("a<extra_id_0>b<extra_id_1>").ids, (Ids{261, 421, 268, 420, 2}));
+}
+
+// The slow form of Llama's class makes special what it names; its mask token it leaves as it is.
+TEST(TokenizerClasses, APieceOfTheUsersIsSpecialIfTheSlowFormNamesIt) {
+  const auto folder = fs::path(testing::TempDir()) / "tessera_tokenizer_users_piece";
+  const std::string piece("\x0a\x0c\x0a\x03<u>\x15\0\0\0\0\x18\x04", 14);  // of ModelProto
+  const auto without_special = [&](const char* role) {
+    write_folder(folder, {{"files", {"llama.model:tokenizer.model"}},
+                          {"config", {{"tokenizer_class", "LlamaTokenizer"}, {role, "<u>"}}},
+                          {"others", Json::object()}});
+    std::ofstream(folder / "tokenizer.model", std::ios::app | std::ios::binary) << piece;
+    const auto tokenizer = open_tokenizer(folder.string());
+    return tokenizer->decode(tokenizer->encode("a<u>").ids, true);
+  };
+  EXPECT_EQ(without_special("pad_token"), "a");
+  EXPECT_EQ(without_special("mask_token"), "a<u>");
+}
+
 // As transformers 5.24 does with the class that it writes.
 TEST(TokenizerClasses, ThatOfTransformers5GivesTypeIdsOnlyIfItsFolderSaysSo) {
   const auto folder = fs::path(testing::TempDir()) / "tessera_tokenizer_class_5";

@@ -38,5 +38,20 @@ TEST(DebertaTokenizer, IsMadeFromItsFilesAsUpstream) {
   }
 }
 
+TEST(DebertaTokenizer, EveryPieceOfATextBeginsWithASpaceWhateverIsConfigured) {
+  const auto model = fs::path(TESSERA_TEST_DATA) / "tokenizers" / "deberta" / "spm.model";
+  for (const char* key : {"legacy", "add_prefix_space"}) {
+    SCOPED_TRACE(key);
+    const test::TempFolder folder("deberta_tokenizer");
+    fs::copy_file(model, fs::path(folder.path()) / "spm.model");
+    std::ofstream(fs::path(folder.path()) / "tokenizer_config.json")
+        << Json{{"tokenizer_class", "DebertaV2Tokenizer"}, {key, false}};
+    const auto tokenizer = open_tokenizer(folder.path());
+    EXPECT_EQ(tokenizer->encode("a [SEP]the a").ids, (Ids{1, 27, 2, 13, 27, 2}));
+    EXPECT_EQ(tokenizer->encode("a [UNK]the").ids,
+              (Ids{1, 27, 4, 3, 13, 2}));  // it is looked for in the normalized text
+  }
+}
+
 }  // namespace
 }  // namespace tessera::text

@@ -62,6 +62,21 @@ TEST(RegexSyntax, ABracketMayBeAMemberOrEscaped) {
   EXPECT_EQ(marked(R"(\[a\])", "[a]"), "<[a]>");
 }
 
+TEST(RegexSyntax, ACaretOrHyphenAmongNestedClassesStandsForItself) {
+  EXPECT_EQ(marked(R"([\W^]+)", "ab^-c"), "ab<^->c");
+  EXPECT_EQ(marked(R"([^\W^]+)", "ab^-c"), "<ab>^-<c>");
+  EXPECT_EQ(marked(R"([[x]^c]+)", "axc^b"), "a<xc^>b");
+  EXPECT_EQ(marked(R"([^^\p{Lu}&&\w]+)", "aB^"), "<a>B<^>");
+  EXPECT_EQ(marked(R"([a^&&^]+)", "a^b"), "a<^>b");
+  EXPECT_EQ(marked(R"([a[x]-c]+)", "xbc-"), "<x>b<c->");
+}
+
+TEST(RegexSyntax, AComplementGivesBackWhatTheNextOneNeeds) {
+  EXPECT_EQ(marked(R"(-\P{N}?\P{L})", "a--b"), "a<-->b");
+  EXPECT_EQ(marked(R"(\D+\P{Ll})", "abC1"), "<abC1>");
+  EXPECT_EQ(marked(R"(\P{Han}*\P{Latin})", "ab1"), "<ab1>");
+}
+
 TEST(RegexSyntax, ANumberOfTimesMayLackItsLowerEnd) {
   EXPECT_EQ(marked("xa{,2}", "xaaa"), "<xaa>a");
   EXPECT_EQ(marked("a{,}", "aaa{,}"), "aa<a{,}>");

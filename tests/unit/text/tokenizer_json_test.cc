@@ -247,6 +247,18 @@ TEST(TokenizerConfig, WhatATokenIsLookedForAsStays) {
   EXPECT_EQ(both("false"), std::pair(found, found));  // another in both
 }
 
+// The class's mask token is the one of tokenizer.json; the list in between says otherwise.
+TEST(TokenizerConfig, AListedTokenKeepsItsFlagsWhereTheClassNamesWhatTheFileHas) {
+  const auto offset = [](const std::string& in_file) {
+    const auto t = configured(
+        R"({"tokenizer_class": "XLMRobertaTokenizer", "added_tokens_decoder": {"5": {"content": "<mask>", "special": true}}})",
+        R"("added_tokens": [{"id": 5, "content": "<mask>", "special": true, )" + in_file + "}]");
+    return t->encode("a <mask>").offsets.back().first;
+  };
+  EXPECT_EQ(offset(R"("lstrip": true)"), 2);
+  EXPECT_EQ(offset(R"("lstrip": true, "rstrip": true)"), 1);  // the class's own goes behind the list's
+}
+
 TEST(TokenizerConfig, NewTokensGetTheirIdsInTheFilesOrder) {
   const auto t =
       configured("{" + kFast + R"(, "extra_special_tokens": {"z": "<z>", "y": "<y>"}, "additional_special_tokens":
