@@ -129,6 +129,18 @@ void RunCheckpoints::resume() {
        << std::flush;
 }
 
+// Where one checkpoint was copied without the others. Better now than by an error behind the last step.
+void RunCheckpoints::forget_lost_best() {
+  const std::string& lost = state_.best_model_checkpoint;
+  if (lost.empty() || std::filesystem::is_directory(lost)) return;
+  out_ << fmt::format("  The best checkpoint so far, '{}', is not there: the run ends with the best from here on\n",
+                      lost)
+       << std::flush;
+  state_.best_metric.reset();
+  state_.best_global_step = 0;
+  state_.best_model_checkpoint.clear();
+}
+
 bool RunCheckpoints::due(bool at_epoch_end) const {
   if (options_.save_strategy == Interval::kEpoch) return at_epoch_end;
   if (options_.save_strategy != Interval::kSteps || at_epoch_end) return false;

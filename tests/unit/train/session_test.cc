@@ -429,6 +429,24 @@ TEST_F(Sessions, TheBestCheckpointIsFoundInAFolderThatWasMoved) {
   EXPECT_EQ(TrainerState::read(moved + "/trainer_state.json").best_model_checkpoint, moved + "/checkpoint-4");
 }
 
+TEST_F(Sessions, ARunWithoutItsBestCheckpointEndsWithTheBestOfThoseThatFollow) {
+  auto a = arguments("whole_run");  // the best evaluation is that of step 4
+  a.save_strategy = Interval::kSteps;
+  a.save_steps = 2;
+  a.load_best_model_at_end = true;
+  run(a, stop_in(6));
+  const auto elsewhere = folder_.path() + "/elsewhere";
+  fs::create_directory(elsewhere);
+  fs::rename(a.output_dir + "/checkpoint-6", elsewhere + "/checkpoint-6");
+  fs::remove_all(a.output_dir);
+  const auto lost = a.output_dir + "/checkpoint-4";
+  a.output_dir = elsewhere;
+  a.resume_from_checkpoint = "true";
+  const auto out = run(a);
+  EXPECT_SAYS(out, "The best checkpoint so far, '" + lost + "', is not there: the run ends with the best from here on");
+  EXPECT_SAYS(out, "Loading best model from " + elsewhere + "/checkpoint-6 (score: 2.5).");
+}
+
 TEST_F(Sessions, ARunThatStoppedEarlyHasNothingLeftToDo) {
   auto a = arguments("stopped");  // in step 6 of 8
   a.early_stopping_patience = 1;
