@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <limits>
 #include <ostream>
 
@@ -81,6 +82,14 @@ std::int64_t skipped_of(std::int64_t steps, const TrainerState& read) {
   return std::clamp<std::int64_t>(read.skipped_steps * steps / read.global_step, 0, steps);
 }
 
+/// The best checkpoint beside `folder`, where it is if both were moved or copied since; else where it was.
+std::string best_beside(const std::string& folder, const std::string& best) {
+  namespace fs = std::filesystem;
+  if (best.empty()) return best;
+  const fs::path beside = (fs::path(folder) / "..").lexically_normal() / fs::path(best).filename();
+  return fs::is_directory(beside) ? beside.string() : best;
+}
+
 }  // namespace
 
 void RunCheckpoints::resume() {
@@ -95,7 +104,7 @@ void RunCheckpoints::resume() {
   state_.epoch = read.epoch;
   state_.best_metric = read.best_metric;
   state_.best_global_step = read.best_global_step;
-  state_.best_model_checkpoint = read.best_model_checkpoint;
+  state_.best_model_checkpoint = best_beside(folder, read.best_model_checkpoint);
   state_.total_flos = read.total_flos;
   state_.num_input_tokens_seen = read.num_input_tokens_seen;
   state_.log_history = read.log_history;
@@ -118,6 +127,18 @@ void RunCheckpoints::resume() {
   out_ << fmt::format("  Continuing training from checkpoint '{}'\n  Continuing from global step {}\n", folder,
                       state_.global_step)
        << std::flush;
+}
+
+// Where one checkpoint was copied without the others. Better now than by an error behind the last step.
+void RunCheckpoints::forget_lost_best() {
+  const std::string& lost = state_.best_model_checkpoint;
+  if (lost.empty() || std::filesystem::is_directory(lost)) return;
+  out_ << fmt::format("  The best checkpoint so far, '{}', is not there: the run ends with the best from here on\n",
+                      lost)
+       << std::flush;
+  state_.best_metric.reset();
+  state_.best_global_step = 0;
+  state_.best_model_checkpoint.clear();
 }
 
 bool RunCheckpoints::due(bool at_epoch_end) const {

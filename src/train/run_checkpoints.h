@@ -49,6 +49,8 @@ class RunCheckpoints {
 
   /// Collective. Nothing unless options ask for it: then parameters, optimizer, random numbers, schedule, position.
   void resume();
+  /// Of a run that resumed and is to load its best checkpoint at the end: not one that is not there.
+  void forget_lost_best();
   /// The step that the run went on from; 0: it began anew.
   std::int64_t resumed_at() const { return resumed_at_; }
   /// The same step as the checkpoint numbers it: another number where it was written with other rows a step.

@@ -84,6 +84,7 @@ void Session::write_settings() const {
 bool Session::run() {
   print_banner();
   checkpoints_.resume();
+  if (arguments_.load_best_model_at_end) checkpoints_.forget_lost_best();
   open_records();
   if (checkpoints_.resumed_at() > 0) out_ << changed_flags_;
   check_weights();

@@ -413,6 +413,40 @@ TEST_F(Sessions, EarlyStoppingEndsAfterSoManyEvaluationsWithoutImprovement) {
   EXPECT_EQ(steps_of(rows(a)), 4);
 }
 
+// As in transformers, which looks for it in the output folder.
+TEST_F(Sessions, TheBestCheckpointIsFoundInAFolderThatWasMoved) {
+  auto a = arguments("before_the_move");  // the best evaluation is that of step 4
+  a.save_strategy = Interval::kSteps;
+  a.save_steps = 2;
+  a.save_total_limit = 2;
+  a.load_best_model_at_end = true;
+  run(a, stop_in(6));
+  const auto moved = folder_.path() + "/after_the_move";
+  fs::rename(a.output_dir, moved);
+  a.output_dir = moved;
+  a.resume_from_checkpoint = "true";
+  EXPECT_SAYS(run(a), "Loading best model from " + moved + "/checkpoint-4 (score: 0.5).");
+  EXPECT_EQ(TrainerState::read(moved + "/trainer_state.json").best_model_checkpoint, moved + "/checkpoint-4");
+}
+
+TEST_F(Sessions, ARunWithoutItsBestCheckpointEndsWithTheBestOfThoseThatFollow) {
+  auto a = arguments("whole_run");  // the best evaluation is that of step 4
+  a.save_strategy = Interval::kSteps;
+  a.save_steps = 2;
+  a.load_best_model_at_end = true;
+  run(a, stop_in(6));
+  const auto elsewhere = folder_.path() + "/elsewhere";
+  fs::create_directory(elsewhere);
+  fs::rename(a.output_dir + "/checkpoint-6", elsewhere + "/checkpoint-6");
+  fs::remove_all(a.output_dir);
+  const auto lost = a.output_dir + "/checkpoint-4";
+  a.output_dir = elsewhere;
+  a.resume_from_checkpoint = "true";
+  const auto out = run(a);
+  EXPECT_SAYS(out, "The best checkpoint so far, '" + lost + "', is not there: the run ends with the best from here on");
+  EXPECT_SAYS(out, "Loading best model from " + elsewhere + "/checkpoint-6 (score: 2.5).");
+}
+
 TEST_F(Sessions, ARunThatStoppedEarlyHasNothingLeftToDo) {
   auto a = arguments("stopped");  // in step 6 of 8
   a.early_stopping_patience = 1;
