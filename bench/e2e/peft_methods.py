@@ -39,6 +39,9 @@ METHODS = {
     "HRA r8": {"peft_type": "HRA", "r": 8, **ALL},
     "OFT block 32": {"peft_type": "OFT", "oft_block_size": 32, **ALL},
     "BOFT block 4": {"peft_type": "BOFT", "boft_block_size": 4, **ALL},
+    "DeLoRA r8": {"peft_type": "DELORA", "r": 8, **ALL},
+    "GraLoRA r8 k2": {"peft_type": "GRALORA", "r": 8, "gralora_k": 2, "alpha": 16, **ALL},
+    "C3A block 256": {"peft_type": "C3A", "block_size": 256, **ALL},
 }
 HERE = Path(__file__).resolve().parent
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}

@@ -239,6 +239,39 @@ Elements boft_held(const Args& a, const Layer& layer, const Step& s) {
   return {.kept = outputs, .working = std::max(scaled_outputs(layer, s), turned)};
 }
 
+std::int64_t gralora_rank(const Args& a) {
+  return positive(a, "r", 32) + number(a, "hybrid_r", 0);
+}
+
+std::int64_t gralora_numel(const Args& a, const Layer& layer) {
+  return gralora_rank(a) * (layer.in + layer.out);
+}
+
+/// The tokens' product with a factor that is as wide as all blocks' ranks; both factors and their gradients.
+Elements gralora_held(const Args& a, const Layer& layer, const Step& s) {
+  const auto rank = positive(a, "gralora_k", 2) * positive(a, "r", 32) + number(a, "hybrid_r", 0);
+  return {.kept = s.tokens * rank, .working = rank * (s.tokens + 2 * (layer.in + layer.out))};
+}
+
+std::int64_t delora_numel(const Args& a, const Layer& layer) {
+  return positive(a, "r", 8) * (layer.in + layer.out) + 1;
+}
+
+/// The tokens' product with A; A scaled, and its gradient.
+Elements delora_held(const Args& a, const Layer& layer, const Step& s) {
+  const auto r = positive(a, "r", 8);
+  return {.kept = s.tokens * r, .working = r * (s.tokens + 2 * layer.in)};
+}
+
+std::int64_t c3a_numel(const Args& a, const Layer& layer) {
+  return layer.in * layer.out / positive(a, "block_size", 256);
+}
+
+/// The matrix and its gradient, each before and after it is laid out and divided.
+Elements c3a_held(const Args&, const Layer& layer, const Step&) {
+  return {.working = 4 * layer.in * layer.out};
+}
+
 struct Method {
   const char* type;
   std::int64_t (*numel)(const Args& args, const Layer& layer);
@@ -259,6 +292,9 @@ constexpr Method kMethods[] = {
     {"OFT", oft_numel, oft_held},
     {"BOFT", boft_numel, boft_held},
     {"ADALORA", adalora_numel, adalora_held},
+    {"DELORA", delora_numel, delora_held},
+    {"GRALORA", gralora_numel, gralora_held},
+    {"C3A", c3a_numel, c3a_held},
 };
 
 const Method* method_of(const std::string& peft_type) {

@@ -29,6 +29,11 @@ void C3a::check() const {
                     "init_weights");
 }
 
+std::vector<std::string> C3a::default_targets(const models::ModelConfig& family) const {
+  if (family.model_type == "gpt2" || family.model_type == "gpt_bigcode") return {"mlp.c_proj"};
+  return DeltaMethod::default_targets(family);
+}
+
 std::int64_t C3a::block_of(const LayerSizes& layer) const {
   const auto size = by_dotted_end(layer.name, block_size_pattern, block_size, "block_size_pattern");
   if (layer.in % size != 0 || layer.out % size != 0)

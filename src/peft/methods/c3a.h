@@ -16,6 +16,7 @@ class C3a final : public DeltaMethod {
   std::string class_name() const override { return "c3a.C3ALinear"; }
   void bind(ConfigKeys& keys) override;
   void check() const override;
+  std::vector<std::string> default_targets(const models::ModelConfig& family) const override;
   std::vector<AddedTensor> added(const LayerSizes& layer) const override;
 
  protected:

@@ -30,7 +30,10 @@ const std::map<std::string, std::vector<json>> kSettings = {
     {"OFT",
      {{{"oft_block_size", 4}}, {{"oft_block_size", 8}, {"use_cayley_neumann", false}}, {{"oft_block_size", 12}}}},
     {"BOFT",
-     {{{"boft_block_size", 4}}, {{"boft_block_size", 2}, {"boft_n_butterfly_factor", 2}}, {{"boft_block_size", 8}}}}};
+     {{{"boft_block_size", 4}}, {{"boft_block_size", 2}, {"boft_n_butterfly_factor", 2}}, {{"boft_block_size", 8}}}},
+    {"DELORA", {{{"r", 3}}}},
+    {"GRALORA", {{{"r", 4}}, {{"r", 8}, {"gralora_k", 4}, {"hybrid_r", 3}}, {{"r", 2}, {"gralora_k", 1}}}},
+    {"C3A", {{{"block_size", 8}}, {{"block_size", 1}}}}};
 
 struct Computed {
   at::Tensor y;
