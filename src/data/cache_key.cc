@@ -12,6 +12,8 @@
 namespace tessera::data {
 namespace {
 
+constexpr std::int64_t kTextVersion = 2;  // raise when the same tokenizer or template gives something else
+
 std::string default_cache_folder() {
   if (const auto cache = environment("XDG_CACHE_HOME")) return *cache + "/tessera/datasets";
   if (const auto home = environment("HOME")) return *home + "/.cache/tessera/datasets";
@@ -21,6 +23,8 @@ std::string default_cache_folder() {
 }  // namespace
 
 void add_tokenizer(Fingerprint& key, const text::Tokenizer& tokenizer) {
+  key.add(kTextVersion);
+  key.add(tokenizer.definition());
   key.add(tokenizer.vocab_size());
   for (std::int32_t id = 0; id < tokenizer.vocab_size(); ++id) key.add(tokenizer.id_to_token(id));
   const auto& special = tokenizer.special_tokens();
@@ -35,7 +39,7 @@ void add_tokenizer(Fingerprint& key, const text::Tokenizer& tokenizer) {
     // Whether it is looked for at all.
     for (const auto piece : tokenizer.encode("a " + token.content + " b", false).ids) key.add(std::int64_t{piece});
   }
-  // Normalizers and merges show in what becomes of text.
+  // What the class and the configuration add shows in what becomes of text.
   for (const char* probe :
        {" Hello,  World! 12345\n\tcaf\xc3\xa9 e\xcc\x81 \xe4\xbd\xa0\xe5\xa5\xbd \xf0\x9f\x98\x80's",
         "x=f(a[0])  // don't STOP\r\n", "\xef\xac\x81 \xc2\xa0 \xe2\x80\xa8 1/2 \xc2\xbd"})

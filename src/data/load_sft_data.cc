@@ -18,7 +18,7 @@
 namespace tessera::data {
 namespace {
 
-constexpr std::int64_t kFormatVersion = 5;  // raise when the same inputs give other rows
+constexpr std::int64_t kFormatVersion = 4;  // raise when the same inputs give other rows
 
 class SplitBuilder {
  public:

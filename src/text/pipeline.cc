@@ -89,6 +89,7 @@ class PipelineTokenizer final : public Tokenizer {
     if (changes.chat_template) pipeline.chat_templates = {{"default", *changes.chat_template}};
     return make_tokenizer(std::move(pipeline));
   }
+  std::string definition() const override { return p_.source ? tokenizer_json(p_) : std::string(); }
   void save(const std::string& folder) const override { save_pipeline(p_, folder); }
 
  private:

@@ -32,30 +32,6 @@ std::vector<AddedToken> by_id(const AddedTokens& tokens) {
   return out;
 }
 
-// The list of added tokens takes the old one's place; all other bytes stay, so nothing gets lost.
-std::string tokenizer_json(const Pipeline& pipeline) {
-  const auto& source = *pipeline.source;
-  const auto text = source.file.empty() ? source.json : read_file(source.file);
-  Json added = Json::array();
-  for (const auto& token : by_id(pipeline.added_tokens)) {
-    Json entry = {{"id", token.id}};
-    entry.update(flags_of(token));
-    added.push_back(std::move(entry));
-  }
-  simdjson::ondemand::parser parser;
-  const simdjson::padded_string padded(text);
-  simdjson::ondemand::document document;
-  simdjson::ondemand::array old;
-  std::string_view span;
-  if (!parser.iterate(padded).get(document) && !document["added_tokens"].get_array().get(old) &&
-      !old.raw_json().get(span)) {
-    const auto begin = static_cast<std::size_t>(span.data() - padded.data());
-    return text.substr(0, begin) + json_text(added) + text.substr(begin + span.size());
-  }
-  const auto brace = text.find('{');
-  return text.substr(0, brace + 1) + "\"added_tokens\": " + json_text(added) + "," + text.substr(brace + 1);
-}
-
 Json read_object(const fs::path& file) {
   if (!is_there(file)) return Json::object();
   auto out = Json::parse(read_file(file.string()), nullptr, /*allow_exceptions=*/false);
@@ -98,6 +74,30 @@ std::string tokenizer_config_json(const Pipeline& pipeline) {
 }
 
 }  // namespace
+
+// The list of added tokens takes the old one's place; all other bytes stay, so nothing gets lost.
+std::string tokenizer_json(const Pipeline& pipeline) {
+  const auto& source = *pipeline.source;
+  const auto text = source.file.empty() ? source.json : read_file(source.file);
+  Json added = Json::array();
+  for (const auto& token : by_id(pipeline.added_tokens)) {
+    Json entry = {{"id", token.id}};
+    entry.update(flags_of(token));
+    added.push_back(std::move(entry));
+  }
+  simdjson::ondemand::parser parser;
+  const simdjson::padded_string padded(text);
+  simdjson::ondemand::document document;
+  simdjson::ondemand::array old;
+  std::string_view span;
+  if (!parser.iterate(padded).get(document) && !document["added_tokens"].get_array().get(old) &&
+      !old.raw_json().get(span)) {
+    const auto begin = static_cast<std::size_t>(span.data() - padded.data());
+    return text.substr(0, begin) + json_text(added) + text.substr(begin + span.size());
+  }
+  const auto brace = text.find('{');
+  return text.substr(0, brace + 1) + "\"added_tokens\": " + json_text(added) + "," + text.substr(brace + 1);
+}
 
 void add_tokens_of(const Tokenizer& other, Pipeline& pipeline) {
   auto tokens = other.added_tokens();

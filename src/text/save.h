@@ -13,7 +13,8 @@ void apply_special_tokens(const SpecialTokens& changes, Pipeline& pipeline);
 /// See TokenizerChanges::added_tokens_of.
 void add_tokens_of(const Tokenizer& other, Pipeline& pipeline);
 
-/// See Tokenizer::save().
+/// See Tokenizer::definition(), of a pipeline that has a source; and Tokenizer::save().
+std::string tokenizer_json(const Pipeline& pipeline);
 void save_pipeline(const Pipeline& pipeline, const std::string& folder);
 
 }  // namespace tessera::text

@@ -97,6 +97,9 @@ class Tokenizer {
   /// class.
   virtual bool gives_type_ids() const = 0;
 
+  /// What save() writes into tokenizer.json: vocabulary, merges and stages. Empty where it was put together from
+  /// stages.
+  virtual std::string definition() const = 0;
   /// This tokenizer with other or more special tokens, or another template.
   virtual std::shared_ptr<const Tokenizer> with(const TokenizerChanges& changes) const = 0;
   /// Writes tokenizer.json, tokenizer_config.json and special_tokens_map.json, which transformers loads as they are,
