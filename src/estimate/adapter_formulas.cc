@@ -239,37 +239,40 @@ Elements boft_held(const Args& a, const Layer& layer, const Step& s) {
   return {.kept = outputs, .working = std::max(scaled_outputs(layer, s), turned)};
 }
 
-std::int64_t gralora_rank(const Args& a) {
-  return positive(a, "r", 32) + number(a, "hybrid_r", 0);
-}
-
 std::int64_t gralora_numel(const Args& a, const Layer& layer) {
-  return gralora_rank(a) * (layer.in + layer.out);
+  return (positive(a, "r", 32) + number(a, "hybrid_r", 0)) * (layer.in + layer.out);
 }
 
-/// The tokens' product with a factor that is as wide as all blocks' ranks; both factors and their gradients.
+/// The tokens' product with a factor that is as wide as all blocks' ranks. Both factors, their gradients, and one of
+/// these as it is laid out.
 Elements gralora_held(const Args& a, const Layer& layer, const Step& s) {
-  const auto rank = positive(a, "gralora_k", 2) * positive(a, "r", 32) + number(a, "hybrid_r", 0);
-  return {.kept = s.tokens * rank, .working = rank * (s.tokens + 2 * (layer.in + layer.out))};
+  const auto k = positive(a, "gralora_k", 2), ranks = k * positive(a, "r", 32), whole = number(a, "hybrid_r", 0);
+  const auto sides = layer.in + layer.out, product = s.tokens * (ranks + whole);
+  const auto laid_out = std::max(layer.in, layer.out - layer.in / k);
+  return {.kept = product, .working = product + ranks * (2 * sides + laid_out) + whole * sides};
 }
 
 std::int64_t delora_numel(const Args& a, const Layer& layer) {
   return positive(a, "r", 8) * (layer.in + layer.out) + 1;
 }
 
-/// The tokens' product with A; A scaled, and its gradient.
+/// The tokens' product with A. A scaled, its gradient, and those by the norms.
 Elements delora_held(const Args& a, const Layer& layer, const Step& s) {
-  const auto r = positive(a, "r", 8);
-  return {.kept = s.tokens * r, .working = r * (s.tokens + 2 * layer.in)};
+  const auto r = positive(a, "r", 8), norms = std::max(layer.in + layer.out, 2 * layer.out);
+  return {.kept = s.tokens * r, .working = r * (s.tokens + 2 * layer.in + norms)};
 }
 
 std::int64_t c3a_numel(const Args& a, const Layer& layer) {
   return layer.in * layer.out / positive(a, "block_size", 256);
 }
 
-/// The matrix and its gradient, each before and after it is laid out and divided.
-Elements c3a_held(const Args&, const Layer& layer, const Step&) {
-  return {.working = 4 * layer.in * layer.out};
+/// The tokens and their outputs, and spectra of both, which have two numbers more a block.
+Elements c3a_held(const Args& a, const Layer& layer, const Step& s) {
+  const auto block = positive(a, "block_size", 256);
+  const auto spectrum = [block](std::int64_t size) { return size / block * (block + 2); };
+  const auto of_inputs = s.tokens * (4 * layer.in + spectrum(layer.in) + layer.out) + c3a_numel(a, layer);
+  const auto of_outputs = s.tokens * (spectrum(layer.in) + 2 * layer.out + spectrum(layer.out));
+  return {.working = s.wide * std::max(of_inputs, of_outputs)};
 }
 
 struct Method {

@@ -1,6 +1,6 @@
 #pragma once
 // C3A (Chen et al. 2024): W + C / in, C of circulant blocks: each row of a block is the one before it, turned by one
-// place. The blocks' first rows train.
+// place. The blocks' first rows train. x C^T is a circular correlation, by Fourier transforms of each token's blocks.
 #include "peft/methods/tensor_method.h"
 
 namespace tessera::peft {
@@ -18,6 +18,8 @@ class C3a final : public DeltaMethod {
   void check() const override;
   std::vector<std::string> default_targets(const models::ModelConfig& family) const override;
   std::vector<AddedTensor> added(const LayerSizes& layer) const override;
+  at::Tensor output(const nn::Linear& layer, const LayerSizes& sizes, const at::Tensor& x,
+                    const Tensors& t) const override;
 
  protected:
   at::Tensor delta(const LayerSizes& sizes, const Tensors& t) const override;
