@@ -104,7 +104,8 @@ void RunCheckpoints::resume() {
   state_.epoch = read.epoch;
   state_.best_metric = read.best_metric;
   state_.best_global_step = read.best_global_step;
-  state_.best_model_checkpoint = best_beside(folder, read.best_model_checkpoint);
+  state_.best_model_checkpoint = model_.group().broadcast_object(best_beside(folder, read.best_model_checkpoint),
+                                                                 0);  // for all, whatever they see
   state_.total_flos = read.total_flos;
   state_.num_input_tokens_seen = read.num_input_tokens_seen;
   state_.log_history = read.log_history;
@@ -132,7 +133,9 @@ void RunCheckpoints::resume() {
 // Where one checkpoint was copied without the others. Better now than by an error behind the last step.
 void RunCheckpoints::forget_lost_best() {
   const std::string& lost = state_.best_model_checkpoint;
-  if (lost.empty() || std::filesystem::is_directory(lost)) return;
+  if (lost.empty()) return;
+  const bool misses = !std::filesystem::is_directory(lost);
+  if (sum_over_ranks(model_.group(), misses ? 1.0 : 0.0) == 0) return;
   out_ << fmt::format("  The best checkpoint so far, '{}', is not there: the run ends with the best from here on\n",
                       lost)
        << std::flush;

@@ -49,7 +49,7 @@ class RunCheckpoints {
 
   /// Collective. Nothing unless options ask for it: then parameters, optimizer, random numbers, schedule, position.
   void resume();
-  /// Of a run that resumed and is to load its best checkpoint at the end: not one that is not there.
+  /// Of a run that resumed and is to load its best checkpoint at the end: not one that is not there. Collective.
   void forget_lost_best();
   /// The step that the run went on from; 0: it began anew.
   std::int64_t resumed_at() const { return resumed_at_; }
