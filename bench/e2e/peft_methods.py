@@ -38,6 +38,7 @@ METHODS = {
     "MiSS r64": {"peft_type": "MISS", "r": 64, **ALL},
     "HRA r8": {"peft_type": "HRA", "r": 8, **ALL},
     "OFT block 32": {"peft_type": "OFT", "oft_block_size": 32, **ALL},
+    "RoAd": {"peft_type": "ROAD", "group_size": 64, **ALL},
     "BOFT block 4": {"peft_type": "BOFT", "boft_block_size": 4, **ALL},
 }
 HERE = Path(__file__).resolve().parent

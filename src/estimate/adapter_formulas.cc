@@ -239,6 +239,15 @@ Elements boft_held(const Args& a, const Layer& layer, const Step& s) {
   return {.kept = outputs, .working = std::max(scaled_outputs(layer, s), turned)};
 }
 
+std::int64_t road_numel(const Args& a, const Layer& layer) {
+  return layer.out * (is(a, "variant", "road_4") ? 4 : is(a, "variant", "road_2") ? 2 : 1);
+}
+
+/// The outputs before they are turned; their product with the gradient.
+Elements road_held(const Args&, const Layer& layer, const Step& s) {
+  return {.kept = s.tokens * layer.out, .working = std::max<std::int64_t>(0, s.tokens * (layer.out - layer.in))};
+}
+
 struct Method {
   const char* type;
   std::int64_t (*numel)(const Args& args, const Layer& layer);
@@ -258,6 +267,7 @@ constexpr Method kMethods[] = {
     {"HRA", hra_numel, hra_held},
     {"OFT", oft_numel, oft_held},
     {"BOFT", boft_numel, boft_held},
+    {"ROAD", road_numel, road_held, false},
     {"ADALORA", adalora_numel, adalora_held},
 };
 

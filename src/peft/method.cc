@@ -14,6 +14,7 @@
 #include "peft/methods/prefix_tuning.h"
 #include "peft/methods/prompt_tuning.h"
 #include "peft/methods/randlora.h"
+#include "peft/methods/road.h"
 #include "peft/methods/trainable_tokens.h"
 #include "peft/methods/vblora.h"
 #include "peft/methods/vera.h"
@@ -50,6 +51,7 @@ constexpr Row kMethods[] = {
     {"HRA", make<Hra>},
     {"OFT", make<Oft>},
     {"BOFT", make<Boft>},
+    {"ROAD", make<Road>},
     {"ADALORA", make<AdaLora>},
 };
 

@@ -269,7 +269,9 @@ TEST_F(Estimate, CountsWhatEachMethodTrains) {
       {"HRA", "r=4", "672"},
       {"OFT", "oft_block_size=4", "252"},
       {"OFT", "r=3,oft_block_size=0", "732"},
-      {"BOFT", "boft_block_size=2,boft_n_butterfly_factor=2", "792"}};
+      {"BOFT", "boft_block_size=2,boft_n_butterfly_factor=2", "792"},
+      {"ROAD", "group_size=4", "120"},
+      {"ROAD", "group_size=4,variant=road_4", "480"}};
   for (const auto& [type, args, expected] : in_layers)
     EXPECT_EQ(
         trains("base_llama", {"--peft_type", type, "--target_modules", "q_proj,v_proj,down_proj", "--peft_args", args}),

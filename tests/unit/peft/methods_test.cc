@@ -53,9 +53,9 @@ INSTANTIATE_TEST_SUITE_P(Goldens, MethodConfig,
                                          "J_peft/llama_lokr_both", "J_peft/llama_vera", "J_peft/llama_vblora",
                                          "J_peft/llama_randlora", "J_peft/llama_fourierft", "J_peft/llama_miss_bat",
                                          "J_peft/llama_hra", "J_peft/llama_oft", "J_peft/llama_oft_exact",
-                                         "J_peft/llama_boft_butterfly", "J_peft/llama_ln", "J_peft/bert_ln_cls",
-                                         "J_peft/llama_trainable_tokens", "J_peft/llama_lora_tokens",
-                                         "J_peft/bert_lora_bias", "J_peft/llama_lora_pissa",
+                                         "J_peft/llama_boft_butterfly", "J_peft/llama_road_2", "J_peft/bert_road_4_cls",
+                                         "J_peft/llama_ln", "J_peft/bert_ln_cls", "J_peft/llama_trainable_tokens",
+                                         "J_peft/llama_lora_tokens", "J_peft/bert_lora_bias", "J_peft/llama_lora_pissa",
                                          "J_peft/llama_prefix_projection", "J_peft/t5_prefix", "J_peft/llama_adalora",
                                          "J_peft/llama_alora", "J_peft/llama_ptuning_lstm", "J_peft/t5_ptuning_mlp"));
 

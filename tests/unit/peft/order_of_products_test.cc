@@ -30,7 +30,9 @@ const std::map<std::string, std::vector<json>> kSettings = {
     {"OFT",
      {{{"oft_block_size", 4}}, {{"oft_block_size", 8}, {"use_cayley_neumann", false}}, {{"oft_block_size", 12}}}},
     {"BOFT",
-     {{{"boft_block_size", 4}}, {{"boft_block_size", 2}, {"boft_n_butterfly_factor", 2}}, {{"boft_block_size", 8}}}}};
+     {{{"boft_block_size", 4}}, {{"boft_block_size", 2}, {"boft_n_butterfly_factor", 2}}, {{"boft_block_size", 8}}}},
+    {"ROAD",
+     {{{"group_size", 8}}, {{"variant", "road_2"}, {"group_size", 24}}, {{"variant", "road_4"}, {"group_size", 2}}}}};
 
 struct Computed {
   at::Tensor y;
@@ -62,7 +64,8 @@ void expect_same_as_merged(const TensorMethod& method, const LayerSizes& sizes, 
     if (tensor.trains) of.push_back(t.back());
   }
   const auto computed = differentiated(method.output(layer, sizes, x, t), of);
-  const auto merged = differentiated(at::linear(x, method.merged_weight(sizes, layer.weight, t), layer.bias), of);
+  const auto merged = differentiated(
+      at::linear(x, method.merged_weight(sizes, layer.weight, t), method.merged_bias(layer.bias, t)), of);
   test::expect_close(computed.y, merged.y, 2e-5, what);
   for (std::size_t i = 0; i < of.size(); ++i) {
     const auto name = what + ", gradient " + std::to_string(i);

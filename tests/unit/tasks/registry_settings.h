@@ -19,6 +19,7 @@ inline const std::map<std::string, nlohmann::json> kRegistrySettings = {
     {"HRA", {{"r", 4}}},
     {"OFT", {{"oft_block_size", 4}}},
     {"BOFT", {{"boft_block_size", 2}, {"boft_n_butterfly_factor", 2}}},
+    {"ROAD", {{"group_size", 4}}},
     {"PROMPT_TUNING", {{"num_virtual_tokens", 3}}},
     {"P_TUNING", {{"num_virtual_tokens", 3}, {"encoder_hidden_size", 8}}},
     {"PREFIX_TUNING", {{"num_virtual_tokens", 3}}},
