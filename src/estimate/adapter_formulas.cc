@@ -248,6 +248,15 @@ Elements road_held(const Args&, const Layer& layer, const Step& s) {
   return {.kept = s.tokens * layer.out, .working = std::max<std::int64_t>(0, s.tokens * (layer.out - layer.in))};
 }
 
+std::int64_t shira_numel(const Args& a, const Layer& layer) {
+  return positive(a, "r", 32) * (layer.in + layer.out);
+}
+
+Elements shira_held(const Args&, const Layer& layer, const Step& s) {
+  constexpr std::int64_t kTokens = 128;  // nn/ops/sparse_product.cc turns so many at a time
+  return {.working = s.wide * std::min(s.tokens, kTokens) * (layer.in + layer.out)};
+}
+
 struct Method {
   const char* type;
   std::int64_t (*numel)(const Args& args, const Layer& layer);
@@ -268,6 +277,7 @@ constexpr Method kMethods[] = {
     {"OFT", oft_numel, oft_held},
     {"BOFT", boft_numel, boft_held},
     {"ROAD", road_numel, road_held, false},
+    {"SHIRA", shira_numel, shira_held},
     {"ADALORA", adalora_numel, adalora_held},
 };
 

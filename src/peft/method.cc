@@ -15,6 +15,7 @@
 #include "peft/methods/prompt_tuning.h"
 #include "peft/methods/randlora.h"
 #include "peft/methods/road.h"
+#include "peft/methods/shira.h"
 #include "peft/methods/trainable_tokens.h"
 #include "peft/methods/vblora.h"
 #include "peft/methods/vera.h"
@@ -52,6 +53,7 @@ constexpr Row kMethods[] = {
     {"OFT", make<Oft>},
     {"BOFT", make<Boft>},
     {"ROAD", make<Road>},
+    {"SHIRA", make<Shira>},
     {"ADALORA", make<AdaLora>},
 };
 

@@ -77,7 +77,8 @@ class PeftMethod : public PeftConfig {
   /// All its names there: none where the file does not keep it, several where PEFT writes copies.
   virtual std::vector<std::string> file_names(const std::string& parameter) const { return {file_name(parameter)}; }
 
-  /// Tensors of the file that are made of all adapters' values (by full names); empty: there are none.
+  /// Tensors of the file that are no parameters. They may be made of all adapters' values (by full names), which are
+  /// given where file_names() leaves parameters out.
   virtual Values in_file(const Values&) const { return {}; }
 
   /// The adapter file with its tensors as this method's parameters have them.
