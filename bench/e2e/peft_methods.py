@@ -40,6 +40,7 @@ METHODS = {
     "OFT block 32": {"peft_type": "OFT", "oft_block_size": 32, **ALL},
     "RoAd": {"peft_type": "ROAD", "group_size": 64, **ALL},
     "SHiRA r8": {"peft_type": "SHIRA", "r": 8, **ALL},
+    "WaveFT": {"peft_type": "WAVEFT", "n_frequency": 2592, **ALL},
     "BOFT block 4": {"peft_type": "BOFT", "boft_block_size": 4, **ALL},
 }
 HERE = Path(__file__).resolve().parent

@@ -19,6 +19,7 @@
 #include "peft/methods/trainable_tokens.h"
 #include "peft/methods/vblora.h"
 #include "peft/methods/vera.h"
+#include "peft/methods/waveft.h"
 #include "tessera/base/error.h"
 
 namespace tessera::peft {
@@ -54,6 +55,7 @@ constexpr Row kMethods[] = {
     {"BOFT", make<Boft>},
     {"ROAD", make<Road>},
     {"SHIRA", make<Shira>},
+    {"WAVEFT", make<WaveFt>},
     {"ADALORA", make<AdaLora>},
 };
 

@@ -111,6 +111,8 @@ class LayerMethod : public PeftMethod {
  protected:
   /// target_modules where the settings name none; empty: the method has none for this family.
   virtual std::vector<std::string> default_targets(const models::ModelConfig& family) const = 0;
+  /// The layers that will be adapted, before the first of them is.
+  virtual void choose(const std::vector<Slot>&) {}
   virtual void attach_to(const Slot& slot) const = 0;
   /// As first_values(), of one adapter, by names below the slot.
   virtual std::map<std::string, Fill> first_values_of(const Slot& slot, std::uint64_t seed) const = 0;

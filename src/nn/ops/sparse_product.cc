@@ -2,6 +2,7 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/custom_function.h>
 
@@ -62,34 +63,41 @@ at::Tensor turned_tokens(const at::Tensor& rows, std::int64_t begin, std::int64_
   return out.copy_(rows.narrow(0, begin, count).t());
 }
 
-/// Adds to some tokens of `to` what the numbers make of `from`, [n, tokens].
-void add_numbers(const SparsePlaces::Lines& lines, const at::Tensor& numbers, const at::Tensor& from,
-                 const at::Tensor& to) {
+/// The lines' sums of numbers times rows of `from` [n, tokens]: [lines, tokens].
+at::Tensor product(const SparsePlaces::Lines& lines, const at::Tensor& numbers, const at::Tensor& from) {
   const auto tokens = from.size(1);
-  const auto sums = at::zeros({static_cast<std::int64_t>(lines.begin.size()) - 1, tokens}, from.options());
+  auto sums = at::zeros({static_cast<std::int64_t>(lines.begin.size()) - 1, tokens}, from.options());
   const auto *x = from.const_data_ptr<float>(), *number = numbers.const_data_ptr<float>();
   auto* y = sums.mutable_data_ptr<float>();
   for_numbers(lines, tokens, [&](std::int64_t line, std::int64_t place, std::int64_t k) {
     kernels::add_scaled(x + place * tokens, number[k], y + line * tokens, tokens);
   });
-  to.add_(sums.t());
+  return sums;
+}
+
+/// F x, and F^T x; x where there is no F.
+at::Tensor times(const SparseFactor& f, const at::Tensor& x) {
+  return f.places ? product(f.places->rows, f.numbers, x) : x;
+}
+at::Tensor times_turned(const SparseFactor& f, const at::Tensor& x) {
+  return f.places ? product(f.places->columns, f.numbers, x) : x;
 }
 
 class SparseProduct : public torch::autograd::Function<SparseProduct> {
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& numbers,
-                            const std::optional<at::Tensor>& bias, const Weight& weight,
-                            const SparsePlacesPtr& places) {
+                            const std::optional<at::Tensor>& bias, const Weight& weight, const SparseDeltaPtr& delta) {
     auto y = weight.product(x);
-    const auto wide = numbers.to(at::kFloat).contiguous();
+    const auto scaled = scaled_floats(numbers, *delta);
     for_tokens(x.size(0), [&](std::int64_t begin, std::int64_t count) {
-      add_numbers(places->rows, wide, turned_tokens(x, begin, count), y.narrow(0, begin, count));
+      const auto inputs = times_turned(delta->of_in, turned_tokens(x, begin, count));
+      y.narrow(0, begin, count).add_(times(delta->of_out, product(delta->places->rows, scaled, inputs)).t());
     });
     variable_list saved{weight.tensor(), numbers};
     keep_input(ctx, x, saved);
     ctx->save_for_backward(std::move(saved));
     save_weight(ctx, weight);
-    ctx->saved_data["places"] = at::IValue::make_capsule(places);
+    ctx->saved_data["delta"] = at::IValue::make_capsule(delta);
     ctx->saved_data["bias"] = bias.has_value();
     return bias ? y.add_(*bias) : y;
   }
@@ -97,29 +105,34 @@ class SparseProduct : public torch::autograd::Function<SparseProduct> {
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const auto saved = ctx->get_saved_variables();
     const auto g = grads[0].contiguous();
-    const auto places = c10::static_intrusive_pointer_cast<SparsePlaces>(ctx->saved_data.at("places").toCapsule());
-    const auto wide = saved[1].to(at::kFloat).contiguous();
+    const auto delta = c10::static_intrusive_pointer_cast<SparseDelta>(ctx->saved_data.at("delta").toCapsule());
+    const auto scaled = scaled_floats(saved[1], *delta);
     at::Tensor gx, gn, gb;
     if (ctx->needs_input_grad(0)) gx = saved_weight(ctx, saved[0]).transposed_product(g);
     const auto x = kept_input(ctx, saved, 2);
-    if (ctx->needs_input_grad(1)) gn = at::zeros(wide.sizes(), wide.options());
+    if (ctx->needs_input_grad(1)) gn = at::zeros(scaled.sizes(), scaled.options());
     for_tokens(g.size(0), [&](std::int64_t begin, std::int64_t count) {
-      const auto of_y = turned_tokens(g, begin, count);
-      if (gx.defined()) add_numbers(places->columns, wide, of_y, gx.narrow(0, begin, count));
+      const auto of_y = times_turned(delta->of_out, turned_tokens(g, begin, count));
+      if (gx.defined())
+        gx.narrow(0, begin, count).add_(times(delta->of_in, product(delta->places->columns, scaled, of_y)).t());
       if (!gn.defined()) return;
-      const auto inputs = turned_tokens(x, begin, count);
+      const auto inputs = times_turned(delta->of_in, turned_tokens(x, begin, count));
       const auto *from = inputs.const_data_ptr<float>(), *to = of_y.const_data_ptr<float>();
       auto* sums = gn.mutable_data_ptr<float>();
-      for_numbers(places->rows, count, [&](std::int64_t row, std::int64_t column, std::int64_t k) {
+      for_numbers(delta->places->rows, count, [&](std::int64_t row, std::int64_t column, std::int64_t k) {
         sums[k] += kernels::dot(from + column * count, to + row * count, count);
       });
     });
-    if (gn.defined()) gn = gn.to(saved[1].scalar_type());
+    if (gn.defined()) gn = gn.mul_(delta->scaling).to(saved[1].scalar_type());
     if (ctx->saved_data["bias"].toBool() && ctx->needs_input_grad(2)) gb = column_sums(g);
     return {gx, gn, gb, at::Tensor(), at::Tensor()};
   }
 
  private:
+  static at::Tensor scaled_floats(const at::Tensor& numbers, const SparseDelta& delta) {
+    const auto wide = numbers.detach().to(at::kFloat).contiguous();
+    return delta.scaling == 1 ? wide : wide * delta.scaling;
+  }
   template <class F>
   static void for_tokens(std::int64_t tokens, const F& f) {
     for (std::int64_t begin = 0; begin < tokens; begin += kTokensAtOnce)
@@ -127,10 +140,22 @@ class SparseProduct : public torch::autograd::Function<SparseProduct> {
   }
 };
 
+/// The numbers of a column of F, by rows; of the identity 1 at the place itself.
+std::vector<std::pair<std::int64_t, float>> column_of(const SparseFactor& f, std::int64_t column) {
+  if (!f.places) return {{column, 1.0F}};
+  std::vector<std::pair<std::int64_t, float>> out;
+  const auto& lines = f.places->columns;
+  const auto* number = f.numbers.const_data_ptr<float>();
+  const auto c = static_cast<std::size_t>(column);
+  for (auto k = static_cast<std::size_t>(lines.begin[c]); k < static_cast<std::size_t>(lines.begin[c + 1]); ++k)
+    out.emplace_back(lines.other[k], number[lines.number[k]]);
+  return out;
+}
+
 }  // namespace
 
-SparsePlaces::SparsePlaces(at::Tensor places, std::int64_t out, std::int64_t inputs)
-    : flat(std::move(places)), in(inputs) {
+SparsePlaces::SparsePlaces(at::Tensor places, std::int64_t outputs, std::int64_t inputs)
+    : flat(std::move(places)), out(outputs), in(inputs) {
   const auto* at = flat.const_data_ptr<std::int64_t>();
   const auto count = flat.numel();
   rows = lines_of(out, count, [&](std::int64_t k) { return std::pair{at[k] / in, at[k] % in}; });
@@ -138,16 +163,36 @@ SparsePlaces::SparsePlaces(at::Tensor places, std::int64_t out, std::int64_t inp
 }
 
 at::Tensor sparse_product(const at::Tensor& x, const Weight& weight, const at::Tensor& bias, const at::Tensor& numbers,
-                          const SparsePlacesPtr& places) {
+                          const SparseDeltaPtr& delta) {
   return over_rows(
-      x, [&](const at::Tensor& rows) { return SparseProduct::apply(rows, numbers, optional(bias), weight, places); });
+      x, [&](const at::Tensor& rows) { return SparseProduct::apply(rows, numbers, optional(bias), weight, delta); });
 }
 
-at::Tensor sparse_matrix(const at::Tensor& numbers, const SparsePlaces& places) {
-  const auto out = static_cast<std::int64_t>(places.rows.begin.size()) - 1;
-  return at::zeros({out * places.in}, numbers.options().dtype(at::kFloat))
-      .index_put({places.flat}, numbers.to(at::kFloat), /*accumulate=*/true)
-      .view({out, places.in});
+at::Tensor sparse_matrix(const at::Tensor& numbers, const SparseDelta& delta) {
+  const auto& places = *delta.places;
+  const auto out = delta.of_out.places ? delta.of_out.places->out : places.out;
+  const auto in = delta.of_in.places ? delta.of_in.places->out : places.in;
+  auto values = numbers.to(at::kFloat) * delta.scaling;
+  auto flat = places.flat;
+  if (delta.of_out.places || delta.of_in.places) {  // a number is spread over the product of two columns
+    std::vector<std::int64_t> spread, number;
+    std::vector<float> factors;
+    const auto* at = places.flat.const_data_ptr<std::int64_t>();
+    for (std::int64_t k = 0; k < places.flat.numel(); ++k) {
+      const auto columns = column_of(delta.of_in, at[k] % places.in);
+      for (const auto& [row, a] : column_of(delta.of_out, at[k] / places.in)) {
+        for (const auto& [column, b] : columns) {
+          spread.push_back(row * in + column);
+          number.push_back(k);
+          factors.push_back(a * b);
+        }
+      }
+    }
+    flat = at::tensor(spread, at::kLong);
+    values = values.index_select(0, at::tensor(number, at::kLong).to(values.device())) *
+             at::tensor(factors, at::kFloat).to(values.device());
+  }
+  return at::zeros({out * in}, values.options()).index_put({flat}, values, /*accumulate=*/true).view({out, in});
 }
 
 }  // namespace tessera::nn

@@ -100,11 +100,11 @@ nn::SparsePlacesPtr Shira::places(const LayerSizes& layer) const {
 at::Tensor Shira::output(const nn::Linear& layer, const LayerSizes& sizes, const at::Tensor& x,
                          const Tensors& t) const {
   if (!nn::has_kernels(x)) return DeltaMethod::output(layer, sizes, x, t);
-  return nn::sparse_product(x, layer.handle(), layer.bias, t[0], places(sizes));
+  return nn::sparse_product(x, layer.handle(), layer.bias, t[0], c10::make_intrusive<nn::SparseDelta>(places(sizes)));
 }
 
 at::Tensor Shira::delta(const LayerSizes& sizes, const Tensors& t) const {
-  return nn::sparse_matrix(t[0], *places(sizes)).to(t[0].scalar_type());
+  return nn::sparse_matrix(t[0], nn::SparseDelta(places(sizes))).to(t[0].scalar_type());
 }
 
 Values Shira::in_file(const Values&) const {

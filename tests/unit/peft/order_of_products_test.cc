@@ -33,7 +33,11 @@ const std::map<std::string, std::vector<json>> kSettings = {
      {{{"boft_block_size", 4}}, {{"boft_block_size", 2}, {"boft_n_butterfly_factor", 2}}, {{"boft_block_size", 8}}}},
     {"ROAD",
      {{{"group_size", 8}}, {{"variant", "road_2"}, {"group_size", 24}}, {{"variant", "road_4"}, {"group_size", 2}}}},
-    {"SHIRA", {{{"r", 3}}, {{"r", 12}, {"random_seed", 5}}}}};
+    {"SHIRA", {{{"r", 3}}, {{"r", 12}, {"random_seed", 5}}}},
+    {"WAVEFT",
+     {{{"n_frequency", 300}},
+      {{"n_frequency", 300}, {"wavelet_family", "sym4"}},
+      {{"n_frequency", 70}, {"use_idwt", false}}}}};
 
 struct Computed {
   at::Tensor y;

@@ -97,6 +97,7 @@ const std::map<std::string, std::vector<json>> kSettings = {
     {"BOFT", {{{"boft_block_size", 8}}, {{"boft_block_size", 4}, {"boft_n_butterfly_factor", 2}}}},
     {"ROAD", {{{"variant", "road_1"}}, {{"variant", "road_2"}}, {{"variant", "road_4"}, {"group_size", 8}}}},
     {"SHIRA", {{{"r", 24}}}},
+    {"WAVEFT", {{{"n_frequency", 200}}, {{"n_frequency", 200}, {"use_idwt", false}}}},
     {"ADALORA", {{{"init_r", 20}, {"target_r", 4}, {"total_step", 100}}}},
     {"PROMPT_TUNING", {{{"num_virtual_tokens", 40}}}},
     {"P_TUNING", {{{"num_virtual_tokens", 40}, {"encoder_hidden_size", 32}}}},

@@ -21,6 +21,7 @@ inline const std::map<std::string, nlohmann::json> kRegistrySettings = {
     {"BOFT", {{"boft_block_size", 2}, {"boft_n_butterfly_factor", 2}}},
     {"ROAD", {{"group_size", 4}}},
     {"SHIRA", {{"r", 2}}},
+    {"WAVEFT", {{"n_frequency", 20}}},
     {"PROMPT_TUNING", {{"num_virtual_tokens", 3}}},
     {"P_TUNING", {{"num_virtual_tokens", 3}, {"encoder_hidden_size", 8}}},
     {"PREFIX_TUNING", {{"num_virtual_tokens", 3}}},
