@@ -40,7 +40,7 @@ peft::Values made_for_file(fsdp::FullyShardedDataParallel& model, const AdaptedM
   const auto adapters = nn::adapter_parameters(adapted.module);
   const bool none = std::none_of(adapters.begin(), adapters.end(),
                                  [&](const std::string& name) { return adapted.method.file_names(name).empty(); });
-  if (none) return {};
+  if (none) return adapted.method.in_file({});
   const at::NoGradGuard no_grad;
   return adapted.method.in_file(adapter_values(model, adapted));
 }

@@ -275,6 +275,36 @@ Elements c3a_held(const Args& a, const Layer& layer, const Step& s) {
   return {.working = s.wide * std::max(of_inputs, of_outputs)};
 }
 
+std::int64_t road_numel(const Args& a, const Layer& layer) {
+  return layer.out * (is(a, "variant", "road_4") ? 4 : is(a, "variant", "road_2") ? 2 : 1);
+}
+
+/// The outputs before they are turned; their product with the gradient.
+Elements road_held(const Args&, const Layer& layer, const Step& s) {
+  return {.kept = s.tokens * layer.out, .working = std::max<std::int64_t>(0, s.tokens * (layer.out - layer.in))};
+}
+
+std::int64_t shira_numel(const Args& a, const Layer& layer) {
+  return positive(a, "r", 32) * (layer.in + layer.out);
+}
+
+Elements shira_held(const Args&, const Layer& layer, const Step& s) {
+  constexpr std::int64_t kTokens = 128;  // nn/ops/sparse_product.cc turns so many at a time
+  return {.working = s.wide * std::min(s.tokens, kTokens) * (layer.in + layer.out)};
+}
+
+/// In the mean of all layers with proportional_parameters.
+std::int64_t waveft_numel(const Args& a, const Layer&) {
+  return positive(a, "n_frequency", 2592);
+}
+
+/// The gradient's coefficients and the input's, and the input that they are made of.
+Elements waveft_held(const Args& a, const Layer& layer, const Step& s) {
+  const bool has_wavelets = !is(a, "use_idwt", "false") && !is(a, "use_idwt", "False");
+  constexpr std::int64_t kTokens = 128;  // nn/ops/sparse_product.cc turns so many at a time
+  return {.working = s.wide * std::min(s.tokens, kTokens) * (layer.out + (has_wavelets ? 2 : 1) * layer.in)};
+}
+
 struct Method {
   const char* type;
   std::int64_t (*numel)(const Args& args, const Layer& layer);
@@ -294,6 +324,9 @@ constexpr Method kMethods[] = {
     {"HRA", hra_numel, hra_held},
     {"OFT", oft_numel, oft_held},
     {"BOFT", boft_numel, boft_held},
+    {"ROAD", road_numel, road_held, false},
+    {"SHIRA", shira_numel, shira_held},
+    {"WAVEFT", waveft_numel, waveft_held},
     {"ADALORA", adalora_numel, adalora_held},
     {"DELORA", delora_numel, delora_held},
     {"GRALORA", gralora_numel, gralora_held},

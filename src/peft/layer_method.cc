@@ -114,7 +114,9 @@ void LayerMethod::resolve(const models::ModelConfig& family) {
 std::vector<std::string> LayerMethod::attach(models::Model& model, const models::ModelConfig& family) {
   std::vector<std::string> names;
   fan_in_fan_out = false;  // known from the modules
-  for (const auto& slot : chosen(model, family, *this)) {
+  const auto slots = chosen(model, family, *this);
+  choose(slots);
+  for (const auto& slot : slots) {
     attach_to(slot);
     fan_in_fan_out = fan_in_fan_out || (slot.linear && slot.transposed());
     names.push_back(slot.name);

@@ -17,9 +17,12 @@
 #include "peft/methods/prefix_tuning.h"
 #include "peft/methods/prompt_tuning.h"
 #include "peft/methods/randlora.h"
+#include "peft/methods/road.h"
+#include "peft/methods/shira.h"
 #include "peft/methods/trainable_tokens.h"
 #include "peft/methods/vblora.h"
 #include "peft/methods/vera.h"
+#include "peft/methods/waveft.h"
 #include "tessera/base/error.h"
 
 namespace tessera::peft {
@@ -53,6 +56,9 @@ constexpr Row kMethods[] = {
     {"HRA", make<Hra>},
     {"OFT", make<Oft>},
     {"BOFT", make<Boft>},
+    {"ROAD", make<Road>},
+    {"SHIRA", make<Shira>},
+    {"WAVEFT", make<WaveFt>},
     {"ADALORA", make<AdaLora>},
     {"DELORA", make<DeLora>},
     {"GRALORA", make<GraLora>},

@@ -77,7 +77,8 @@ class PeftMethod : public PeftConfig {
   /// All its names there: none where the file does not keep it, several where PEFT writes copies.
   virtual std::vector<std::string> file_names(const std::string& parameter) const { return {file_name(parameter)}; }
 
-  /// Tensors of the file that are made of all adapters' values (by full names); empty: there are none.
+  /// Tensors of the file that are no parameters. They may be made of all adapters' values (by full names), which are
+  /// given where file_names() leaves parameters out.
   virtual Values in_file(const Values&) const { return {}; }
 
   /// The adapter file with its tensors as this method's parameters have them.
@@ -110,6 +111,8 @@ class LayerMethod : public PeftMethod {
  protected:
   /// target_modules where the settings name none; empty: the method has none for this family.
   virtual std::vector<std::string> default_targets(const models::ModelConfig& family) const = 0;
+  /// The layers that will be adapted, before the first of them is.
+  virtual void choose(const std::vector<Slot>&) {}
   virtual void attach_to(const Slot& slot) const = 0;
   /// As first_values(), of one adapter, by names below the slot.
   virtual std::map<std::string, Fill> first_values_of(const Slot& slot, std::uint64_t seed) const = 0;

@@ -175,13 +175,13 @@ std::string TensorMethod::name_in_peft(const std::string& parameter) const {
 
 at::Tensor TensorMethod::merged(const Slot& slot, const std::string& leaf, const at::Tensor& value,
                                 const Values& adapter) const {
-  if (leaf != "weight") return value;
   const at::NoGradGuard no_grad;
   const auto sizes = sizes_of(slot);
   Tensors tensors;
   for (const auto& tensor : added(sizes)) tensors.push_back(adapter.at(tensor.name).detach().to(at::kFloat));
   for (const auto& tensor : shared_) tensors.push_back(adapter.at(tensor.name).detach().to(at::kFloat));
   const auto w = value.detach().to(at::kFloat);
+  if (leaf == "bias") return merged_bias(w, tensors).to(value.scalar_type()).contiguous();
   const auto sum = merged_weight(sizes, slot.transposed() ? w.t() : w, tensors);
   return (slot.transposed() ? sum.t() : sum).to(value.scalar_type()).contiguous();
 }

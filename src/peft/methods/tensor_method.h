@@ -64,6 +64,8 @@ class TensorMethod : public LayerMethod {
                             const Tensors& t) const = 0;
   /// What W [out, in] becomes, in float32.
   virtual at::Tensor merged_weight(const LayerSizes& sizes, const at::Tensor& w, const Tensors& t) const = 0;
+  /// What the bias becomes, in float32.
+  virtual at::Tensor merged_bias(const at::Tensor& b, const Tensors&) const { return b; }
   /// What the printed model shows: "loha.Linear".
   virtual std::string class_name() const = 0;
 

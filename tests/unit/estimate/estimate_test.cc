@@ -272,7 +272,11 @@ TEST_F(Estimate, CountsWhatEachMethodTrains) {
       {"BOFT", "boft_block_size=2,boft_n_butterfly_factor=2", "792"},
       {"DELORA", "r=2", "582"},
       {"GRALORA", "r=2,hybrid_r=3", "1,440"},
-      {"C3A", "block_size=4", "864"}};
+      {"C3A", "block_size=4", "864"},
+      {"ROAD", "group_size=4", "120"},
+      {"ROAD", "group_size=4,variant=road_4", "480"},
+      {"SHIRA", "r=3", "864"},
+      {"WAVEFT", "n_frequency=40", "240"}};
   for (const auto& [type, args, expected] : in_layers)
     EXPECT_EQ(
         trains("base_llama", {"--peft_type", type, "--target_modules", "q_proj,v_proj,down_proj", "--peft_args", args}),

@@ -53,9 +53,10 @@ INSTANTIATE_TEST_SUITE_P(Goldens, MethodConfig,
                                          "J_peft/llama_lokr_both", "J_peft/llama_vera", "J_peft/llama_vblora",
                                          "J_peft/llama_randlora", "J_peft/llama_fourierft", "J_peft/llama_miss_bat",
                                          "J_peft/llama_hra", "J_peft/llama_oft", "J_peft/llama_oft_exact",
-                                         "J_peft/llama_boft_butterfly", "J_peft/llama_ln", "J_peft/bert_ln_cls",
-                                         "J_peft/llama_trainable_tokens", "J_peft/llama_lora_tokens",
-                                         "J_peft/bert_lora_bias", "J_peft/llama_lora_pissa",
+                                         "J_peft/llama_boft_butterfly", "J_peft/llama_road_2", "J_peft/bert_road_4_cls",
+                                         "J_peft/llama_shira", "J_peft/bert_shira_cls", "J_peft/llama_waveft_sym4",
+                                         "J_peft/llama_ln", "J_peft/bert_ln_cls", "J_peft/llama_trainable_tokens",
+                                         "J_peft/llama_lora_tokens", "J_peft/bert_lora_bias", "J_peft/llama_lora_pissa",
                                          "J_peft/llama_prefix_projection", "J_peft/t5_prefix", "J_peft/llama_adalora",
                                          "J_peft/llama_alora", "J_peft/llama_gralora", "J_peft/bert_delora_cls",
                                          "J_peft/llama_c3a", "J_peft/llama_ptuning_lstm", "J_peft/t5_ptuning_mlp"));
@@ -132,6 +133,63 @@ TEST(Classifiers, AreTrainedWholeWhereTheTaskTypeSaysSo) {
     lora.target_modules = {"query"};
     EXPECT_EQ(apply_adapter(*model, family, lora).saved.empty(), task_type.empty());
   }
+}
+
+/// PEFT's folder of `run` with other places and the config to go with them.
+class ShiraMask : public testing::Test {
+ protected:
+  std::string with_places(const std::function<at::Tensor(const at::Tensor&)>& change) {
+    const std::string golden = kPeft + "llama_shira/adapter_final";
+    auto config = json::parse(read_file(golden + "/adapter_config.json"));
+    config["mask_type"] = "mine";
+    write_file_atomically(folder_.path() + "/adapter_config.json", config.dump());
+    const auto file = io::open_safetensors(golden + "/adapter_model.safetensors");
+    std::vector<std::pair<std::string, at::Tensor>> tensors;
+    for (const auto& info : file->tensors()) {
+      const auto t = io::read_tensor(*file, info.name);
+      tensors.emplace_back(info.name, info.name.ends_with("shira_indices") ? change(t) : t);
+    }
+    io::write_safetensors(folder_.path() + "/adapter_model.safetensors", tensors);
+    return folder_.path();
+  }
+  const test::TempFolder folder_{"shira_mask"};
+};
+
+TEST_F(ShiraMask, OfTheFileCounts) {
+  const auto folder = with_places([](const at::Tensor& places) { return places.flip(1).contiguous(); });
+  const auto adapted = load(*read_adapter_config(folder), "base_llama");
+  load_adapter(*adapted.model, *adapted.report.method, folder);
+  const auto file = io::open_safetensors(folder + "/adapter_model.safetensors");
+  const auto again = adapted.report.method->in_file({});
+  ASSERT_FALSE(again.empty());
+  for (const auto& [name, places] : again) EXPECT_TRUE(torch::equal(places, io::read_tensor(*file, name))) << name;
+  const std::string layer = "model.layers.0.mlp.down_proj", stored = "base_model.model." + layer;
+  const auto numbers = io::read_tensor(*file, stored + ".shira_weight");
+  const auto at = io::read_tensor(*file, stored + ".shira_indices").to(at::kLong);
+  auto expected = adapted.model->named_parameters()[layer + ".weight"].detach().clone();
+  expected.index_put_({at.select(0, 0), at.select(0, 1)}, numbers, /*accumulate=*/true);
+  merge_adapters(*adapted.model, *adapted.report.method);
+  test::expect_close(adapted.model->named_parameters()[layer + ".weight"], expected, 1e-6, layer);
+}
+
+TEST_F(ShiraMask, ThatDoesNotFitIsRefused) {
+  const auto said = [&](const std::function<at::Tensor(const at::Tensor&)>& change) -> std::string {
+    const auto folder = with_places(change);
+    const auto adapted = load(*read_adapter_config(folder), "base_llama");
+    try {
+      load_adapter(*adapted.model, *adapted.report.method, folder);
+    } catch (const DataError& e) {
+      return e.what();
+    }
+    return "";
+  };
+  EXPECT_NE(said([](const at::Tensor& t) { return t + 1000; }).find("outside of the layer"), std::string::npos);
+  EXPECT_NE(said([](const at::Tensor& t) { return t - 1; }).find("outside of the layer"), std::string::npos);
+  EXPECT_NE(said([](const at::Tensor& t) { return t.narrow(1, 1, 5).contiguous(); }).find("expected [2, "),
+            std::string::npos);
+  EXPECT_EQ(said([](const at::Tensor& t) { return t.to(at::kFloat); }), "") << "as PEFT writes it on Windows";
+  auto fresh = read_adapter_config(folder_.path());
+  EXPECT_THROW(fresh->check_new(), ConfigError);
 }
 
 TEST(MakeMethod, RefusesByNameWhatIsNotThere) {

@@ -33,7 +33,14 @@ const std::map<std::string, std::vector<json>> kSettings = {
      {{{"boft_block_size", 4}}, {{"boft_block_size", 2}, {"boft_n_butterfly_factor", 2}}, {{"boft_block_size", 8}}}},
     {"DELORA", {{{"r", 3}}}},
     {"GRALORA", {{{"r", 4}}, {{"r", 8}, {"gralora_k", 4}, {"hybrid_r", 3}}, {{"r", 2}, {"gralora_k", 1}}}},
-    {"C3A", {{{"block_size", 8}}, {{"block_size", 1}}}}};
+    {"C3A", {{{"block_size", 8}}, {{"block_size", 1}}}},
+    {"ROAD",
+     {{{"group_size", 8}}, {{"variant", "road_2"}, {"group_size", 24}}, {{"variant", "road_4"}, {"group_size", 2}}}},
+    {"SHIRA", {{{"r", 3}}, {{"r", 12}, {"random_seed", 5}}}},
+    {"WAVEFT",
+     {{{"n_frequency", 300}},
+      {{"n_frequency", 300}, {"wavelet_family", "sym4"}},
+      {{"n_frequency", 70}, {"use_idwt", false}}}}};
 
 struct Computed {
   at::Tensor y;
@@ -65,7 +72,8 @@ void expect_same_as_merged(const TensorMethod& method, const LayerSizes& sizes, 
     if (tensor.trains) of.push_back(t.back());
   }
   const auto computed = differentiated(method.output(layer, sizes, x, t), of);
-  const auto merged = differentiated(at::linear(x, method.merged_weight(sizes, layer.weight, t), layer.bias), of);
+  const auto merged = differentiated(
+      at::linear(x, method.merged_weight(sizes, layer.weight, t), method.merged_bias(layer.bias, t)), of);
   test::expect_close(computed.y, merged.y, 2e-5, what);
   for (std::size_t i = 0; i < of.size(); ++i) {
     const auto name = what + ", gradient " + std::to_string(i);

@@ -41,5 +41,21 @@ TEST(FourierFt, PlacesAreThoseOfTorchsPermutation) {
                            rows.select(0, 0) * 36 + rows.select(0, 1)));
 }
 
+class PlacesOfShira : public testing::TestWithParam<std::pair<const char*, const char*>> {};
+
+TEST_P(PlacesOfShira, AreThoseThatPeftDraws) {
+  const auto [run, base] = GetParam();
+  const auto folder = kRuns + run + "/adapter_init";
+  const auto loaded = load(*read_adapter_config(folder), base);
+  const auto file = io::open_safetensors(folder + "/adapter_model.safetensors");
+  const auto ours = loaded.report.method->in_file({});
+  EXPECT_GE(ours.size(), 4U);
+  for (const auto& [name, places] : ours) EXPECT_TRUE(torch::equal(places, io::read_tensor(*file, name))) << name;
+}
+
+INSTANTIATE_TEST_SUITE_P(Goldens, PlacesOfShira,
+                         testing::Values(std::pair{"llama_shira", "base_llama"},
+                                         std::pair{"bert_shira_cls", "base_bert"}));
+
 }  // namespace
 }  // namespace tessera::peft

@@ -69,7 +69,10 @@ const Named kLlama = {"base_llama",
                        {"hra", "J_peft/llama_hra/adapter_final"},
                        {"miss", "J_peft/llama_miss/adapter_final"},
                        {"fourier", "J_peft/llama_fourierft/adapter_final"},
-                       {"boft", "J_peft/llama_boft/adapter_final"}}};
+                       {"boft", "J_peft/llama_boft/adapter_final"},
+                       {"road", "J_peft/llama_road/adapter_final"},
+                       {"shira", "J_peft/llama_shira/adapter_final"},
+                       {"waveft", "J_peft/llama_waveft/adapter_final"}}};
 const Named kT5 = {"base_t5", {{"lora", "B_train/t5_lora_qv/adapter_final"}, {"ia3", "J_peft/t5_ia3/adapter_final"}}};
 
 TEST(SeveralAdapters, EachComputesWhatItComputesAlone) {
