@@ -279,9 +279,10 @@ std::int64_t road_numel(const Args& a, const Layer& layer) {
   return layer.out * (is(a, "variant", "road_4") ? 4 : is(a, "variant", "road_2") ? 2 : 1);
 }
 
-/// The outputs before they are turned; their product with the gradient.
+/// The outputs before they are turned; their product with the gradient, and cosines, sines and sums for each output.
 Elements road_held(const Args&, const Layer& layer, const Step& s) {
-  return {.kept = s.tokens * layer.out, .working = std::max<std::int64_t>(0, s.tokens * (layer.out - layer.in))};
+  const auto product = s.tokens * (layer.out - layer.in) + 8 * layer.out;
+  return {.kept = s.tokens * layer.out, .working = std::max<std::int64_t>(0, product)};
 }
 
 std::int64_t shira_numel(const Args& a, const Layer& layer) {
@@ -298,11 +299,12 @@ std::int64_t waveft_numel(const Args& a, const Layer&) {
   return positive(a, "n_frequency", 2592);
 }
 
-/// The gradient's coefficients and the input's, and the input that they are made of.
+/// The gradient's coefficients, and the input's and the input that they are made of, or the gradient.
 Elements waveft_held(const Args& a, const Layer& layer, const Step& s) {
   const bool has_wavelets = !is(a, "use_idwt", "false") && !is(a, "use_idwt", "False");
   constexpr std::int64_t kTokens = 128;  // nn/ops/sparse_product.cc turns so many at a time
-  return {.working = s.wide * std::min(s.tokens, kTokens) * (layer.out + (has_wavelets ? 2 : 1) * layer.in)};
+  const auto sides = has_wavelets ? layer.out + std::max(2 * layer.in, layer.out) : layer.out + layer.in;
+  return {.working = s.wide * std::min(s.tokens, kTokens) * sides};
 }
 
 struct Method {
