@@ -48,8 +48,7 @@ TEST(GroupedCodec, ValuesAreScaleTimesCodeLessZero) {
     source->read("l.weight", 0, values);
     EXPECT_TRUE(at::equal(values, expected.view(-1)));
     EXPECT_EQ(source->find("l.qweight"), nullptr);
-    EXPECT_EQ(source->codec("l.weight")->name().find("activations") != std::string::npos,
-              name == "gptq_g64_act" || name == "gptq_short_last");
+    EXPECT_EQ(source->codec("l.weight")->name().find("activations") != std::string::npos, name == "gptq_g64_act");
   }
 }
 
@@ -152,12 +151,14 @@ TEST(GroupedCodec, PartsAndProductsAreThoseOfTheValues) {
   }
 }
 
-// Three groups of 80 inputs might be 27 each; config.json says 32.
-TEST(GroupedCodec, AShortLastGroupNeedsNoListWhereTheSizeIsSaid) {
-  auto tensors = tensors_of_case("gptq_short_last");
-  for (const bool has_list : {true, false}) {
+// Three groups of 80 inputs might be 27 each; config.json says 32, or quantisers take powers of two.
+TEST(GroupedCodec, AShortLastGroupNeedsNoList) {
+  const auto all = tensors_of_case("gptq_short_last");
+  for (const auto& [has_list, said] :
+       {std::pair(true, 32), std::pair(false, 32), std::pair(true, 0), std::pair(false, 0)}) {
+    auto tensors = all;
     if (!has_list) tensors.erase("l.g_idx");
-    const auto source = open_grouped(tensors, {.bits = 4, .group_size = 32});
+    const auto source = open_grouped(tensors, {.bits = 4, .group_size = said});
     auto values = at::empty({tensors.at("l.values").numel()});
     source->read("l.weight", 0, values);
     EXPECT_TRUE(at::equal(values, tensors.at("l.values").view(-1))) << has_list;
