@@ -55,7 +55,7 @@ Quantization read_bitsandbytes(const ConfigReader& in) {
 void check_bits(const ConfigReader& in, const std::vector<std::int64_t>& known) {
   const auto bits = in.get<std::int64_t>("bits", 4);
   if (std::find(known.begin(), known.end(), bits) == known.end())
-    refuse(in.file(), "codes of " + std::to_string(bits) + " bits; " + (known.size() > 1 ? "4 and 8 are" : "4 is") +
+    refuse(in.file(), "codes of " + std::to_string(bits) + " bits; " + (known.size() > 1 ? "2, 4 and 8 are" : "4 is") +
                           " read; name the folder of the model they were made from");
 }
 
@@ -66,7 +66,7 @@ void read_groups(const ConfigReader& in, Quantization& q) {
 }
 
 Quantization read_gptq(const ConfigReader& in) {
-  check_bits(in, {4, 8});
+  check_bits(in, {2, 4, 8});
   if (in.get("is_marlin_format", false)) refuse(in.file(), "weights in Marlin's order are not read; save them as gptq");
   Quantization q;
   q.form = PackedForm::kGptq;

@@ -6,6 +6,7 @@
 #include <map>
 #include <vector>
 
+#include "families/quantization.h"
 #include "quant/grouped_codec.h"
 #include "quant/packed_source.h"
 #include "support/fake_device.h"
@@ -149,6 +150,26 @@ TEST(GroupedCodec, PartsAndProductsAreThoseOfTheValues) {
     EXPECT_TRUE(at::allclose(weight.product(x), x.mm(expected.t()), 1e-5, 1e-4));
     EXPECT_TRUE(at::allclose(weight.transposed_product(g), g.mm(expected), 1e-5, 1e-4));
   }
+}
+
+TEST(GroupedCodec, TwoBitsAreRead) {
+  const auto random_words = [](at::IntArrayRef shape) {
+    return at::randint(-(1LL << 31), 1LL << 31, shape, at::kLong).to(at::kInt);
+  };
+  const GroupedTensors tensors = {{"l.qweight", random_words({3, 16})},  // 48 inputs, 16 outputs, groups of 16
+                                  {"l.qzeros", random_words({3, 1})},
+                                  {"l.scales", at::rand({3, 16})}};
+  const auto bits_of = [](const at::Tensor& words) {  // 16 of a word, the first in the lowest bits
+    return words.to(at::kLong).unsqueeze(-1).bitwise_right_shift(at::arange(0, 32, 2, at::kLong)).bitwise_and(3);
+  };
+  const auto codes = bits_of(tensors.at("l.qweight")), zeros = bits_of(tensors.at("l.qzeros")).view({3, 16, 1});
+  const auto expected = ((codes - zeros) * tensors.at("l.scales").unsqueeze(-1)).permute({1, 0, 2}).reshape({16, 48});
+
+  const auto said =
+      families::read_quantization({{"quantization_config", {{"quant_method", "gptq"}, {"bits", 2}}}}, "f");
+  ASSERT_TRUE(said);
+  const auto source = open_grouped(tensors, {.gptq_v2 = true, .bits = said->bits});
+  EXPECT_TRUE(at::equal(io::read_tensor(*source, "l.weight"), expected));
 }
 
 // Three groups of 80 inputs might be 27 each; config.json says 32, or quantisers take powers of two.
