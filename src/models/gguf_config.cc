@@ -125,13 +125,14 @@ class Config {
     if (architecture_ == "bert") return build_encoder(gguf_bert_config(file_), true);
     out_["model_type"] = gguf_model_type(family_);
     out_["torch_dtype"] = "float32";
-    if (family_ == "mixtral") out_["rope_theta"] = 10000.0;  // where the file says none; config.json's is another
+    // Where the file says none; config.json's defaults are others.
+    if (family_ == "mixtral" || family_ == "gemma3" || family_ == "smollm3") out_["rope_theta"] = 10000.0;
     for (const auto& k : keys_of(family_)) copy(k.stored, k.name);
     add_vocabulary();
     const bool is_falcon = architecture_ == "falcon";
     out_["tie_word_embeddings"] = !file_.find("output.weight");
     if (&keys_of(family_) == &kLlamaKeys || is_phi_like(family_)) add_heads();
-    if (is_llama()) copy("attention.sliding_window", "sliding_window");
+    if (is_llama()) add_window();
     if (family_ == "mixtral")
       copy("expert_count", "num_local_experts"), copy("expert_used_count", "num_experts_per_tok");
     if (architecture_.starts_with("gemma")) add_gemma();
@@ -213,6 +214,7 @@ class Config {
   /// The size of a head, how much of it turns, and whether its projections have biases.
   void add_heads() {
     const auto& header = file_.header();
+    if (!out_.contains("num_key_value_heads")) copy("attention.head_count", "num_key_value_heads");
     const auto size = header.integer(key("attention.key_length")),
                of_values = header.integer(key("attention.value_length")),
                turned = header.integer(key("rope.dimension_count"));
@@ -278,8 +280,14 @@ class Config {
       copy("attention.key_length", "query_pre_attn_scalar");
   }
 
+  /// 0 says that there is none; in config.json it hides every token.
+  void add_window() {
+    if (file_.header().integer(key("attention.sliding_window")).value_or(0) != 0)
+      copy("attention.sliding_window", "sliding_window");
+  }
+
   void add_phi3() {
-    copy("attention.sliding_window", "sliding_window");
+    add_window();
     copy("rope.scaling.original_context_length", "original_max_position_embeddings");
     if (!file_.find("rope_factors_long.weight") || !file_.find("rope_factors_short.weight")) return;
     out_["rope_scaling"] = {{"type", "longrope"}, {"rope_type", "longrope"}};

@@ -228,6 +228,13 @@ TEST(GgufModel, ReadsHowAHeadTurnsAndHowItsRopeIsScaled) {
   // config.json of Mixtral has another default than readers of GGUF files.
   EXPECT_EQ(read_model_config(with("mixtral", {}, {}, "llama.rope.freq_base"))["rope_theta"], 10000.0);
   EXPECT_NE(read_model_config(with("mixtral", {{"llama.rope.freq_base", 3e4F}}))["rope_theta"], 10000.0);
+  EXPECT_EQ(read_model_config(with("smollm3", {}, {}, "smollm3.rope.freq_base"))["rope_theta"], 10000.0);
+  EXPECT_EQ(read_model_config(with("gemma3", {}, {}, "gemma3.rope.freq_base"))["rope_theta"], 10000.0);
+  EXPECT_EQ(read_model_config(with("qwen2", {}, {}, "qwen2.attention.head_count_kv"))["num_key_value_heads"], 4);
+  // transformers takes 0 for a window that hides every token.
+  EXPECT_FALSE(read_model_config(with("phi3", {{"phi3.attention.sliding_window", 0U}})).contains("sliding_window"));
+  EXPECT_FALSE(read_model_config(with("llama", {{"llama.attention.sliding_window", 0U}})).contains("sliding_window"));
+  EXPECT_EQ(read_model_config(with("phi3", {{"phi3.attention.sliding_window", 8U}}))["sliding_window"], 8);
   const auto biased = read_model_config(with("llama", {}, {"blk.0.attn_q.bias", "blk.0.ffn_up.bias"}));
   EXPECT_EQ(biased["attention_bias"], true);
   EXPECT_EQ(biased["mlp_bias"], true);
