@@ -100,6 +100,8 @@ constexpr Unread kUnread[] = {{"attention.scale", 0, 0},
                               {"logit_scale", 0, 1},
                               {"expert_weights_scale", 0, 1},
                               {"router_logit_softcapping", 0, 0},
+                              {"expert_gating_func", 0, 1},
+                              {"rope.scaling.attn_factor", 0, 1},
                               {"rope.scaling.yarn_ext_factor", 1, 1},
                               {"rope.scaling.yarn_attn_factor", 1, 1},
                               {"rope.scaling.yarn_log_multiplier", 0, 0}};
@@ -125,6 +127,7 @@ class Config {
     if (architecture_ == "bert") return build_encoder(gguf_bert_config(file_), true);
     out_["model_type"] = gguf_model_type(family_);
     out_["torch_dtype"] = "float32";
+    refuse_other_attention();
     // Where the file says none; config.json's defaults are others.
     if (family_ == "mixtral" || family_ == "gemma3" || family_ == "smollm3") out_["rope_theta"] = 10000.0;
     for (const auto& k : keys_of(family_)) copy(k.stored, k.name);
@@ -203,10 +206,36 @@ class Config {
     for (const Unread& unread : kUnread) {
       if (family_ == "granite" && is_granites(unread.stored)) continue;
       if (family_ == "olmo" && std::string(unread.stored) == "attention.clamp_kqv") continue;
+      if (family_ == "phi3" && std::string(unread.stored) == "rope.scaling.attn_factor") continue;
       const auto value = file_.header().number(key(unread.stored));
       if (value && *value != unread.neutral && *value != unread.also_neutral)
         fail(fmt::format("key '{}' is {}, which is not supported", key(unread.stored), *value));
     }
+  }
+
+  void refuse_other_attention() const {
+    const auto& header = file_.header();
+    if (header.boolean(key("attention.causal")) == false)
+      fail(fmt::format("key '{}' is false: a decoder whose tokens see those after them is not supported",
+                       key("attention.causal")));
+    const auto window = header.integer(key("attention.sliding_window")).value_or(0);
+    if (family_ == "olmo2" && window != 0)
+      fail(fmt::format("key '{}' is {}: OLMo 3 is not supported", key("attention.sliding_window"), window));
+    if (family_ == "gemma2" || family_ == "gemma3") check_pattern(family_ == "gemma2" ? 2 : 6);
+  }
+
+  /// Every `period`th layer has no window; files say a period, or whether each layer has one.
+  void check_pattern(std::int64_t period) const {
+    const auto stored = key("attention.sliding_window_pattern");
+    const auto found = file_.header().metadata.find(stored);
+    if (found == file_.header().metadata.end()) return;
+    const auto value = to_json(found->second);
+    bool same = value == period || value.is_array();
+    for (std::size_t i = 0; value.is_array() && i < value.size(); ++i)
+      same = same && (value[i] != 0) == ((static_cast<std::int64_t>(i) + 1) % period != 0);
+    if (!same)
+      fail(fmt::format("key '{}' is {}; only every {}. layer without a window is supported", stored, value.dump(),
+                       period));
   }
 
   bool is_llama() const { return family_ == "llama" || family_ == "mistral" || family_ == "mixtral"; }

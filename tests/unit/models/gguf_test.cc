@@ -250,6 +250,22 @@ TEST(GgufModel, RefusesWhatChangesTheNumbersAndIsNotKnown) {
   EXPECT_EQ(of_llama("logit_scale", 1.0F), "");
   EXPECT_NE(of_llama("rope.scaling.type", std::string("longrope")).find("is 'longrope'"), std::string::npos);
   EXPECT_NE(of_llama("rope.scaling.yarn_log_multiplier", 0.1F).find("yarn_log_multiplier"), std::string::npos);
+  EXPECT_NE(of_llama("expert_gating_func", 2U).find("'llama.expert_gating_func' is 2"), std::string::npos);
+  EXPECT_EQ(of_llama("expert_gating_func", 1U), "");
+  EXPECT_NE(of_llama("rope.scaling.attn_factor", 1.25F).find("'llama.rope.scaling.attn_factor' is 1.25"),
+            std::string::npos);
+  EXPECT_NE(of_llama("attention.causal", false).find("'llama.attention.causal' is false"), std::string::npos);
+  EXPECT_EQ(of_llama("attention.causal", true), "");
+  EXPECT_NE(refusal_of(with("olmo2", {{"olmo2.attention.sliding_window", 8U}})).find("OLMo 3"), std::string::npos);
+  const auto of_pattern = [](const std::string& family, io::GgufItem value) {
+    return refusal_of(with(family, {{family + ".attention.sliding_window_pattern", std::move(value)}}));
+  };
+  EXPECT_NE(of_pattern("gemma2", 3U).find("'gemma2.attention.sliding_window_pattern' is 3"), std::string::npos);
+  EXPECT_EQ(of_pattern("gemma2", 2U), "");
+  EXPECT_EQ(of_pattern("gemma3", 6U), "");
+  EXPECT_EQ(of_pattern("gemma3", std::vector<std::int32_t>{1, 1, 1, 1, 1, 0, 1}), "");
+  EXPECT_NE(of_pattern("gemma3", std::vector<std::int32_t>{1, 0, 1, 1, 1, 0, 1}).find("every 6. layer"),
+            std::string::npos);
   EXPECT_NE(refusal_of(with("llama", {}, {"rope_factors_long.weight"})).find("rope_factors_long"), std::string::npos);
   EXPECT_NE(refusal_of(with("qwen2", {{"qwen2.rope.dimension_count", std::uint32_t{2}}})).find("2 of a head's"),
             std::string::npos);
