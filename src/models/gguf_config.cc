@@ -203,6 +203,12 @@ class Config {
   }
 
   void refuse_unread() const {
+    const auto parts = file_.header().integer("split.count").value_or(1);
+    if (parts > 1)
+      fail(
+          fmt::format("key 'split.count' is {}: a model in several files is not supported; join them with "
+                      "llama-gguf-split --merge",
+                      parts));
     for (const Unread& unread : kUnread) {
       if (family_ == "granite" && is_granites(unread.stored)) continue;
       if (family_ == "olmo" && std::string(unread.stored) == "attention.clamp_kqv") continue;

@@ -250,6 +250,8 @@ TEST(GgufModel, RefusesWhatChangesTheNumbersAndIsNotKnown) {
   EXPECT_EQ(of_llama("logit_scale", 1.0F), "");
   EXPECT_NE(of_llama("rope.scaling.type", std::string("longrope")).find("is 'longrope'"), std::string::npos);
   EXPECT_NE(of_llama("rope.scaling.yarn_log_multiplier", 0.1F).find("yarn_log_multiplier"), std::string::npos);
+  EXPECT_NE(refusal_of(with("llama", {{"split.count", 2U}})).find("'split.count' is 2"), std::string::npos);
+  EXPECT_EQ(refusal_of(with("llama", {{"split.count", 1U}})), "");
   EXPECT_NE(of_llama("expert_gating_func", 2U).find("'llama.expert_gating_func' is 2"), std::string::npos);
   EXPECT_EQ(of_llama("expert_gating_func", 1U), "");
   EXPECT_NE(of_llama("rope.scaling.attn_factor", 1.25F).find("'llama.rope.scaling.attn_factor' is 1.25"),
