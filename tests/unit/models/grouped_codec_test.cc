@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <vector>
 
 #include "families/quantization.h"
@@ -170,6 +171,22 @@ TEST(GroupedCodec, TwoBitsAreRead) {
   ASSERT_TRUE(said);
   const auto source = open_grouped(tensors, {.gptq_v2 = true, .bits = said->bits});
   EXPECT_TRUE(at::equal(io::read_tensor(*source, "l.weight"), expected));
+}
+
+TEST(GroupedCodec, FormatsAreThoseOfBothSpellings) {
+  const auto read = [](const std::string& method, nlohmann::json keys) {
+    keys["quant_method"] = method;
+    const nlohmann::json config = {{"quantization_config", keys}};
+    EXPECT_TRUE(families::unknown_quantization_keys(config).empty()) << keys;
+    return families::read_quantization(config, "config.json").value();
+  };
+  EXPECT_FALSE(read("gptq", {}).gptq_v2);
+  EXPECT_TRUE(read("gptq", {{"checkpoint_format", "gptq_v2"}}).gptq_v2);
+  EXPECT_TRUE(read("gptq", {{"format", "GPTQ_V2"}, {"act_group_aware", true}}).gptq_v2);
+  EXPECT_FALSE(read("gptq", {{"format", "gptq_v2"}, {"checkpoint_format", "gptq"}}).gptq_v2);
+  EXPECT_THROW(read("gptq", {{"format", "marlin"}}), ConfigError);
+  EXPECT_THROW(read("awq", {{"format", "gemv"}, {"sym", false}}), ConfigError);
+  EXPECT_EQ(read("awq", {{"format", "gemv"}, {"version", "GEMM"}}).form, families::PackedForm::kAwq);
 }
 
 // Three groups of 80 inputs might be 27 each; config.json says 32, or quantisers take powers of two.
