@@ -55,7 +55,7 @@ Quantization read_bitsandbytes(const ConfigReader& in) {
 void check_bits(const ConfigReader& in, const std::vector<std::int64_t>& known) {
   const auto bits = in.get<std::int64_t>("bits", 4);
   if (std::find(known.begin(), known.end(), bits) == known.end())
-    refuse(in.file(), "codes of " + std::to_string(bits) + " bits; " + (known.size() > 1 ? "4 and 8 are" : "4 is") +
+    refuse(in.file(), "codes of " + std::to_string(bits) + " bits; " + (known.size() > 1 ? "2, 4 and 8 are" : "4 is") +
                           " read; name the folder of the model they were made from");
 }
 
@@ -65,20 +65,30 @@ void read_groups(const ConfigReader& in, Quantization& q) {
   q.group_size = std::max<std::int64_t>(0, in.get<std::int64_t>("group_size", 0));  // -1: one group
 }
 
+/// In small letters. transformers 5 writes `format`; the older key counts where both are there.
+std::string format_of(const ConfigReader& in, const std::string& older, const std::string& fallback) {
+  auto format = in.get<std::string>("format", fallback);
+  format = in.get<std::string>(older, format);
+  std::transform(format.begin(), format.end(), format.begin(), [](unsigned char c) { return std::tolower(c); });
+  return format;
+}
+
 Quantization read_gptq(const ConfigReader& in) {
-  check_bits(in, {4, 8});
+  check_bits(in, {2, 4, 8});
   if (in.get("is_marlin_format", false)) refuse(in.file(), "weights in Marlin's order are not read; save them as gptq");
   Quantization q;
   q.form = PackedForm::kGptq;
   read_groups(in, q);
-  q.gptq_v2 = one_of(in, "checkpoint_format", "gptq", {"gptq", "gptq_v2"}) == "gptq_v2";
+  const auto format = format_of(in, "checkpoint_format", "gptq");
+  q.gptq_v2 = format == "gptq_v2";
+  if (!q.gptq_v2 && format != "gptq")
+    refuse(in.file(), "'checkpoint_format' (or 'format') is '" + format + "'; known are gptq, gptq_v2");
   return q;
 }
 
 Quantization read_awq(const ConfigReader& in) {
   check_bits(in, {4});
-  auto version = in.get<std::string>("version", "gemm");
-  std::transform(version.begin(), version.end(), version.begin(), [](unsigned char c) { return std::tolower(c); });
+  const auto version = format_of(in, "version", "gemm");
   if (version != "gemm") refuse(in.file(), "AWQ's layout '" + version + "' is not read; save the model as gemm");
   if (!in.get("zero_point", true)) refuse(in.file(), "AWQ without zero points is not read; save it with zero_point");
   Quantization q;
@@ -108,6 +118,8 @@ const std::vector<std::string>& known_keys(const std::string& method) {
                                                  "desc_act",
                                                  "sym",
                                                  "checkpoint_format",
+                                                 "format",
+                                                 "act_group_aware",
                                                  "quant_method",
                                                  "static_groups",
                                                  "true_sequential",
@@ -136,19 +148,14 @@ const std::vector<std::string>& known_keys(const std::string& method) {
                                                  "pack_dtype",
                                                  "dynamic",
                                                  "quantizer"},
-                                        kAwq = {"bits",
-                                                "group_size",
-                                                "zero_point",
-                                                "version",
-                                                "quant_method",
-                                                "modules_to_not_convert",
-                                                "backend",
-                                                "do_fuse",
-                                                "fuse_max_seq_len",
-                                                "modules_to_fuse",
-                                                "exllama_config",
-                                                "w_bit",
-                                                "q_group_size"};
+                                        kAwq = [] {
+                                          auto keys = kGptq;  // transformers 5 writes them, too
+                                          for (const char* key :
+                                               {"zero_point", "version", "modules_to_not_convert", "do_fuse",
+                                                "fuse_max_seq_len", "modules_to_fuse", "w_bit", "q_group_size"})
+                                            keys.emplace_back(key);
+                                          return keys;
+                                        }();
   return method == "gptq" ? kGptq : method == "awq" ? kAwq : kBitsandbytes;
 }
 

@@ -100,6 +100,8 @@ constexpr Unread kUnread[] = {{"attention.scale", 0, 0},
                               {"logit_scale", 0, 1},
                               {"expert_weights_scale", 0, 1},
                               {"router_logit_softcapping", 0, 0},
+                              {"expert_gating_func", 0, 1},
+                              {"rope.scaling.attn_factor", 0, 1},
                               {"rope.scaling.yarn_ext_factor", 1, 1},
                               {"rope.scaling.yarn_attn_factor", 1, 1},
                               {"rope.scaling.yarn_log_multiplier", 0, 0}};
@@ -125,13 +127,15 @@ class Config {
     if (architecture_ == "bert") return build_encoder(gguf_bert_config(file_), true);
     out_["model_type"] = gguf_model_type(family_);
     out_["torch_dtype"] = "float32";
-    if (family_ == "mixtral") out_["rope_theta"] = 10000.0;  // where the file says none; config.json's is another
+    refuse_other_attention();
+    // Where the file says none; config.json's defaults are others.
+    if (family_ == "mixtral" || family_ == "gemma3" || family_ == "smollm3") out_["rope_theta"] = 10000.0;
     for (const auto& k : keys_of(family_)) copy(k.stored, k.name);
     add_vocabulary();
     const bool is_falcon = architecture_ == "falcon";
     out_["tie_word_embeddings"] = !file_.find("output.weight");
     if (&keys_of(family_) == &kLlamaKeys || is_phi_like(family_)) add_heads();
-    if (is_llama()) copy("attention.sliding_window", "sliding_window");
+    if (is_llama()) add_window();
     if (family_ == "mixtral")
       copy("expert_count", "num_local_experts"), copy("expert_used_count", "num_experts_per_tok");
     if (architecture_.starts_with("gemma")) add_gemma();
@@ -199,13 +203,45 @@ class Config {
   }
 
   void refuse_unread() const {
+    const auto parts = file_.header().integer("split.count").value_or(1);
+    if (parts > 1)
+      fail(
+          fmt::format("key 'split.count' is {}: a model in several files is not supported; join them with "
+                      "llama-gguf-split --merge",
+                      parts));
     for (const Unread& unread : kUnread) {
       if (family_ == "granite" && is_granites(unread.stored)) continue;
       if (family_ == "olmo" && std::string(unread.stored) == "attention.clamp_kqv") continue;
+      if (family_ == "phi3" && std::string(unread.stored) == "rope.scaling.attn_factor") continue;
       const auto value = file_.header().number(key(unread.stored));
       if (value && *value != unread.neutral && *value != unread.also_neutral)
         fail(fmt::format("key '{}' is {}, which is not supported", key(unread.stored), *value));
     }
+  }
+
+  void refuse_other_attention() const {
+    const auto& header = file_.header();
+    if (header.boolean(key("attention.causal")) == false)
+      fail(fmt::format("key '{}' is false: a decoder whose tokens see those after them is not supported",
+                       key("attention.causal")));
+    const auto window = header.integer(key("attention.sliding_window")).value_or(0);
+    if (family_ == "olmo2" && window != 0)
+      fail(fmt::format("key '{}' is {}: OLMo 3 is not supported", key("attention.sliding_window"), window));
+    if (family_ == "gemma2" || family_ == "gemma3") check_pattern(family_ == "gemma2" ? 2 : 6);
+  }
+
+  /// Every `period`th layer has no window; files say a period, or whether each layer has one.
+  void check_pattern(std::int64_t period) const {
+    const auto stored = key("attention.sliding_window_pattern");
+    const auto found = file_.header().metadata.find(stored);
+    if (found == file_.header().metadata.end()) return;
+    const auto value = to_json(found->second);
+    bool same = value == period || value.is_array();
+    for (std::size_t i = 0; value.is_array() && i < value.size(); ++i)
+      same = same && (value[i] != 0) == ((static_cast<std::int64_t>(i) + 1) % period != 0);
+    if (!same)
+      fail(fmt::format("key '{}' is {}; only every {}. layer without a window is supported", stored, value.dump(),
+                       period));
   }
 
   bool is_llama() const { return family_ == "llama" || family_ == "mistral" || family_ == "mixtral"; }
@@ -213,6 +249,7 @@ class Config {
   /// The size of a head, how much of it turns, and whether its projections have biases.
   void add_heads() {
     const auto& header = file_.header();
+    if (!out_.contains("num_key_value_heads")) copy("attention.head_count", "num_key_value_heads");
     const auto size = header.integer(key("attention.key_length")),
                of_values = header.integer(key("attention.value_length")),
                turned = header.integer(key("rope.dimension_count"));
@@ -278,8 +315,14 @@ class Config {
       copy("attention.key_length", "query_pre_attn_scalar");
   }
 
+  /// 0 says that there is none; in config.json it hides every token.
+  void add_window() {
+    if (file_.header().integer(key("attention.sliding_window")).value_or(0) != 0)
+      copy("attention.sliding_window", "sliding_window");
+  }
+
   void add_phi3() {
-    copy("attention.sliding_window", "sliding_window");
+    add_window();
     copy("rope.scaling.original_context_length", "original_max_position_embeddings");
     if (!file_.find("rope_factors_long.weight") || !file_.find("rope_factors_short.weight")) return;
     out_["rope_scaling"] = {{"type", "longrope"}, {"rope_type", "longrope"}};

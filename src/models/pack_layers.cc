@@ -32,6 +32,10 @@ std::vector<std::string> names_of_skipped(const Model& model, const ModelConfig&
         std::any_of(layers.begin(), layers.end(), [&](const auto& l) { return names_layer(head, l.first); });
     if (has && std::find(names.begin(), names.end(), head) == names.end()) names.emplace_back(head);
   }
+  if (settings.skip_modules) return names;
+  // As in transformers, all of the module that ends in the head: RoBERTa's lm_head has a layer before it.
+  const auto top = family.output_embedding.substr(0, family.output_embedding.find('.'));
+  if (std::find(names.begin(), names.end(), top) == names.end()) names.push_back(top);
   return names;
 }
 

@@ -2,6 +2,8 @@
 // Their shapes say which of the two it is, how many bits, and how large the groups are.
 #include <fmt/format.h>
 
+#include <bit>
+
 #include "quant/grouped_codec.h"
 #include "quant/stored_matrix.h"
 
@@ -71,6 +73,15 @@ bool is_listed(const io::TensorSource& source, const io::TensorInfo& info, std::
   return listed;
 }
 
+/// Where config.json does not say it (`dynamic`: layers differ): GPTQ's sizes are powers of two, and the last group may
+/// be short; AWQ's groups are full.
+std::int64_t likely_group_size(const Shape& shape, std::int64_t groups) {
+  const auto even = (shape.columns + groups - 1) / groups;
+  const auto power = static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(even)));
+  const bool fits = groups > 1 && (shape.columns + power - 1) / power == groups;
+  return shape.layout == WordLayout::kGptq && fits ? power : even;
+}
+
 /// What config.json says of all matrices.
 void check_said(const GroupedTensors& t, const Shape& shape, const StoredSettings& said) {
   if (said.bits > 0 && said.bits != shape.bits)
@@ -102,8 +113,7 @@ void find_grouped(const io::TensorSource& source, const StoredSettings& said, St
     settings.layout = shape.layout;
     settings.bits = static_cast<int>(shape.bits);
     settings.groups = t.scales.shape[0];
-    settings.group_size =
-        said.group_size > 0 ? said.group_size : (shape.columns + settings.groups - 1) / settings.groups;
+    settings.group_size = said.group_size > 0 ? said.group_size : likely_group_size(shape, settings.groups);
     settings.zeros_less_one = !said.gptq_v2;
     settings.scales = t.scales.dtype;
     StoredMatrix matrix;

@@ -159,11 +159,20 @@ class Converter {
   }
 
   void t5(json& root) const {
+    const bool prefix = v_.add_space_prefix.value_or(true), trims = v_.remove_extra_whitespaces.value_or(true);
+    json prepared = json::array(), parts = json::array();
     if (!v_.precompiled_charsmap.empty())
-      root["normalizer"] = {{"type", "Precompiled"}, {"precompiled_charsmap", encode_base64(v_.precompiled_charsmap)}};
-    const json metaspace = {
-        {"type", "Metaspace"}, {"replacement", kMetaspace}, {"prepend_scheme", "always"}, {"split", true}};
-    json parts = json::array({{{"type", "WhitespaceSplit"}}});
+      prepared.push_back({{"type", "Precompiled"}, {"precompiled_charsmap", encode_base64(v_.precompiled_charsmap)}});
+    if (trims && !prefix) {  // words that are cut apart would all begin without the sign
+      prepared.push_back({{"type", "Strip"}, {"strip_left", true}, {"strip_right", true}});
+      prepared.push_back({{"type", "Replace"}, {"pattern", {{"Regex", " {2,}"}}}, {"content", " "}});
+    }
+    if (!prepared.empty()) root["normalizer"] = {{"type", "Sequence"}, {"normalizers", std::move(prepared)}};
+    const json metaspace = {{"type", "Metaspace"},
+                            {"replacement", kMetaspace},
+                            {"prepend_scheme", prefix ? "always" : "never"},
+                            {"split", true}};
+    if (trims && prefix) parts.push_back({{"type", "WhitespaceSplit"}});
     parts.push_back(metaspace);
     root["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", parts}};
     root["decoder"] = metaspace;

@@ -53,6 +53,7 @@ GgufVocabulary gguf_vocabulary(const GgufHeader& header) {
   v.add_eos = header.boolean("tokenizer.ggml.add_eos_token");
   v.add_sep = header.boolean("tokenizer.ggml.add_sep_token");
   v.add_space_prefix = header.boolean("tokenizer.ggml.add_space_prefix");
+  v.remove_extra_whitespaces = header.boolean("tokenizer.ggml.remove_extra_whitespaces");
   v.lowercase = header.boolean("tokenizer.ggml.normalizer.lowercase");
   v.strip_accents = header.boolean("tokenizer.ggml.normalizer.strip_accents");
   v.chat_templates = templates_of(header);

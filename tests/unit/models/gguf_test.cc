@@ -228,6 +228,13 @@ TEST(GgufModel, ReadsHowAHeadTurnsAndHowItsRopeIsScaled) {
   // config.json of Mixtral has another default than readers of GGUF files.
   EXPECT_EQ(read_model_config(with("mixtral", {}, {}, "llama.rope.freq_base"))["rope_theta"], 10000.0);
   EXPECT_NE(read_model_config(with("mixtral", {{"llama.rope.freq_base", 3e4F}}))["rope_theta"], 10000.0);
+  EXPECT_EQ(read_model_config(with("smollm3", {}, {}, "smollm3.rope.freq_base"))["rope_theta"], 10000.0);
+  EXPECT_EQ(read_model_config(with("gemma3", {}, {}, "gemma3.rope.freq_base"))["rope_theta"], 10000.0);
+  EXPECT_EQ(read_model_config(with("qwen2", {}, {}, "qwen2.attention.head_count_kv"))["num_key_value_heads"], 4);
+  // transformers takes 0 for a window that hides every token.
+  EXPECT_FALSE(read_model_config(with("phi3", {{"phi3.attention.sliding_window", 0U}})).contains("sliding_window"));
+  EXPECT_FALSE(read_model_config(with("llama", {{"llama.attention.sliding_window", 0U}})).contains("sliding_window"));
+  EXPECT_EQ(read_model_config(with("phi3", {{"phi3.attention.sliding_window", 8U}}))["sliding_window"], 8);
   const auto biased = read_model_config(with("llama", {}, {"blk.0.attn_q.bias", "blk.0.ffn_up.bias"}));
   EXPECT_EQ(biased["attention_bias"], true);
   EXPECT_EQ(biased["mlp_bias"], true);
@@ -243,6 +250,24 @@ TEST(GgufModel, RefusesWhatChangesTheNumbersAndIsNotKnown) {
   EXPECT_EQ(of_llama("logit_scale", 1.0F), "");
   EXPECT_NE(of_llama("rope.scaling.type", std::string("longrope")).find("is 'longrope'"), std::string::npos);
   EXPECT_NE(of_llama("rope.scaling.yarn_log_multiplier", 0.1F).find("yarn_log_multiplier"), std::string::npos);
+  EXPECT_NE(refusal_of(with("llama", {{"split.count", 2U}})).find("'split.count' is 2"), std::string::npos);
+  EXPECT_EQ(refusal_of(with("llama", {{"split.count", 1U}})), "");
+  EXPECT_NE(of_llama("expert_gating_func", 2U).find("'llama.expert_gating_func' is 2"), std::string::npos);
+  EXPECT_EQ(of_llama("expert_gating_func", 1U), "");
+  EXPECT_NE(of_llama("rope.scaling.attn_factor", 1.25F).find("'llama.rope.scaling.attn_factor' is 1.25"),
+            std::string::npos);
+  EXPECT_NE(of_llama("attention.causal", false).find("'llama.attention.causal' is false"), std::string::npos);
+  EXPECT_EQ(of_llama("attention.causal", true), "");
+  EXPECT_NE(refusal_of(with("olmo2", {{"olmo2.attention.sliding_window", 8U}})).find("OLMo 3"), std::string::npos);
+  const auto of_pattern = [](const std::string& family, io::GgufItem value) {
+    return refusal_of(with(family, {{family + ".attention.sliding_window_pattern", std::move(value)}}));
+  };
+  EXPECT_NE(of_pattern("gemma2", 3U).find("'gemma2.attention.sliding_window_pattern' is 3"), std::string::npos);
+  EXPECT_EQ(of_pattern("gemma2", 2U), "");
+  EXPECT_EQ(of_pattern("gemma3", 6U), "");
+  EXPECT_EQ(of_pattern("gemma3", std::vector<std::int32_t>{1, 1, 1, 1, 1, 0, 1}), "");
+  EXPECT_NE(of_pattern("gemma3", std::vector<std::int32_t>{1, 0, 1, 1, 1, 0, 1}).find("every 6. layer"),
+            std::string::npos);
   EXPECT_NE(refusal_of(with("llama", {}, {"rope_factors_long.weight"})).find("rope_factors_long"), std::string::npos);
   EXPECT_NE(refusal_of(with("qwen2", {{"qwen2.rope.dimension_count", std::uint32_t{2}}})).find("2 of a head's"),
             std::string::npos);

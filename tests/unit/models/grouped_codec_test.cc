@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <vector>
 
+#include "families/quantization.h"
 #include "quant/grouped_codec.h"
 #include "quant/packed_source.h"
 #include "support/fake_device.h"
@@ -48,8 +50,7 @@ TEST(GroupedCodec, ValuesAreScaleTimesCodeLessZero) {
     source->read("l.weight", 0, values);
     EXPECT_TRUE(at::equal(values, expected.view(-1)));
     EXPECT_EQ(source->find("l.qweight"), nullptr);
-    EXPECT_EQ(source->codec("l.weight")->name().find("activations") != std::string::npos,
-              name == "gptq_g64_act" || name == "gptq_short_last");
+    EXPECT_EQ(source->codec("l.weight")->name().find("activations") != std::string::npos, name == "gptq_g64_act");
   }
 }
 
@@ -152,12 +153,50 @@ TEST(GroupedCodec, PartsAndProductsAreThoseOfTheValues) {
   }
 }
 
-// Three groups of 80 inputs might be 27 each; config.json says 32.
-TEST(GroupedCodec, AShortLastGroupNeedsNoListWhereTheSizeIsSaid) {
-  auto tensors = tensors_of_case("gptq_short_last");
-  for (const bool has_list : {true, false}) {
+TEST(GroupedCodec, TwoBitsAreRead) {
+  const auto random_words = [](at::IntArrayRef shape) {
+    return at::randint(-(1LL << 31), 1LL << 31, shape, at::kLong).to(at::kInt);
+  };
+  const GroupedTensors tensors = {{"l.qweight", random_words({3, 16})},  // 48 inputs, 16 outputs, groups of 16
+                                  {"l.qzeros", random_words({3, 1})},
+                                  {"l.scales", at::rand({3, 16})}};
+  const auto bits_of = [](const at::Tensor& words) {  // 16 of a word, the first in the lowest bits
+    return words.to(at::kLong).unsqueeze(-1).bitwise_right_shift(at::arange(0, 32, 2, at::kLong)).bitwise_and(3);
+  };
+  const auto codes = bits_of(tensors.at("l.qweight")), zeros = bits_of(tensors.at("l.qzeros")).view({3, 16, 1});
+  const auto expected = ((codes - zeros) * tensors.at("l.scales").unsqueeze(-1)).permute({1, 0, 2}).reshape({16, 48});
+
+  const auto said =
+      families::read_quantization({{"quantization_config", {{"quant_method", "gptq"}, {"bits", 2}}}}, "f");
+  ASSERT_TRUE(said);
+  const auto source = open_grouped(tensors, {.gptq_v2 = true, .bits = said->bits});
+  EXPECT_TRUE(at::equal(io::read_tensor(*source, "l.weight"), expected));
+}
+
+TEST(GroupedCodec, FormatsAreThoseOfBothSpellings) {
+  const auto read = [](const std::string& method, nlohmann::json keys) {
+    keys["quant_method"] = method;
+    const nlohmann::json config = {{"quantization_config", keys}};
+    EXPECT_TRUE(families::unknown_quantization_keys(config).empty()) << keys;
+    return families::read_quantization(config, "config.json").value();
+  };
+  EXPECT_FALSE(read("gptq", {}).gptq_v2);
+  EXPECT_TRUE(read("gptq", {{"checkpoint_format", "gptq_v2"}}).gptq_v2);
+  EXPECT_TRUE(read("gptq", {{"format", "GPTQ_V2"}, {"act_group_aware", true}}).gptq_v2);
+  EXPECT_FALSE(read("gptq", {{"format", "gptq_v2"}, {"checkpoint_format", "gptq"}}).gptq_v2);
+  EXPECT_THROW(read("gptq", {{"format", "marlin"}}), ConfigError);
+  EXPECT_THROW(read("awq", {{"format", "gemv"}, {"sym", false}}), ConfigError);
+  EXPECT_EQ(read("awq", {{"format", "gemv"}, {"version", "GEMM"}}).form, families::PackedForm::kAwq);
+}
+
+// Three groups of 80 inputs might be 27 each; config.json says 32, or quantisers take powers of two.
+TEST(GroupedCodec, AShortLastGroupNeedsNoList) {
+  const auto all = tensors_of_case("gptq_short_last");
+  for (const auto& [has_list, said] :
+       {std::pair(true, 32), std::pair(false, 32), std::pair(true, 0), std::pair(false, 0)}) {
+    auto tensors = all;
     if (!has_list) tensors.erase("l.g_idx");
-    const auto source = open_grouped(tensors, {.bits = 4, .group_size = 32});
+    const auto source = open_grouped(tensors, {.bits = 4, .group_size = said});
     auto values = at::empty({tensors.at("l.values").numel()});
     source->read("l.weight", 0, values);
     EXPECT_TRUE(at::equal(values, tensors.at("l.values").view(-1))) << has_list;

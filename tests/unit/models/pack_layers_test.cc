@@ -3,9 +3,14 @@
 
 #include <gtest/gtest.h>
 
+#include <fstream>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
+
+#include "support/temp_folder.h"
 
 namespace tessera::models {
 namespace {
@@ -24,6 +29,28 @@ TEST(LayersToPack, AreSkippedByTransformersRule) {
   EXPECT_FALSE(packed("attn", "self_attn.q_proj"));   // "attn." stands in the name
   EXPECT_TRUE(packed("mlp.up_proj", "mlp.up_proj"));  // neither its name, nor the whole one, nor a part before a dot
   EXPECT_TRUE(packed("up", "mlp.up_proj"));
+}
+
+TEST(LayersToPack, LeaveOutAllOfTheHeadsModule) {
+  for (const auto& [type, name] : {std::pair("roberta", "RobertaForMaskedLM"), std::pair("bert", "BertForMaskedLM")}) {
+    const test::TempFolder folder("pack_layers");
+    std::ofstream(folder.path() + "/config.json") << nlohmann::json({{"model_type", type},
+                                                                     {"architectures", {name}},
+                                                                     {"vocab_size", 32},
+                                                                     {"hidden_size", 8},
+                                                                     {"intermediate_size", 16},
+                                                                     {"num_hidden_layers", 1},
+                                                                     {"num_attention_heads", 2},
+                                                                     {"max_position_embeddings", 20}});
+    ModelConfig family;
+    const auto model = build_model(folder.path(), &family);
+    const auto packed = layers_to_pack(*model, family, {});
+    EXPECT_EQ(packed.size(), 6u) << type;
+    EXPECT_FALSE(packed.contains("lm_head.dense"));
+    const auto stated = stated_skip_modules(*model, family, {});
+    ASSERT_TRUE(stated) << type;
+    EXPECT_EQ(stated->back(), family.output_embedding.substr(0, family.output_embedding.find('.')));
+  }
 }
 
 TEST(StatedSkipModules, SayWhatTransformersWouldPackOtherwise) {

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
+#include "formats/gguf.h"
 #include "support/temp_folder.h"
 #include "tessera/base/error.h"
 #include "text/gguf_vocabulary_of.h"
@@ -205,6 +206,27 @@ TEST(GgufTokenizer, T5IsUnigram) {
   for (const char* text : {"", "Hello  world", "na\xC3\xAFve \xEF\xAC\x81sh </s> x"})
     EXPECT_EQ(tokenizer->encode(text).ids, original->encode(text).ids);
   EXPECT_EQ(tokenizer->encode_pair("a", "b", {}).type_ids.back(), 0);
+
+  const auto ids = [&](bool prefix, bool trims, const char* text) {
+    vocabulary.add_space_prefix = prefix;
+    vocabulary.remove_extra_whitespaces = trims;
+    return make_gguf_tokenizer(vocabulary)->encode(text).ids;
+  };
+  const char* spaces = "  a  b ";
+  const auto sign = tokenizer->token_to_id("\u2581");
+  EXPECT_EQ(ids(true, true, spaces), tokenizer->encode("a b").ids);
+  EXPECT_EQ(ids(false, true, spaces), ids(false, false, "a b"));
+  EXPECT_EQ(ids(false, false, "a b"), ids(false, true, "a b"));
+  EXPECT_NE(ids(false, true, "a b"), ids(true, true, "a b"));
+  const auto kept = ids(true, false, spaces);
+  EXPECT_EQ(kept.front(), sign);
+  EXPECT_GT(kept.size(), tokenizer->encode(spaces).ids.size());
+
+  GgufHeader header;
+  header.metadata = {{"tokenizer.ggml.model", std::string("t5")},
+                     {"tokenizer.ggml.tokens", std::vector<std::string>{"a"}},
+                     {"tokenizer.ggml.remove_extra_whitespaces", false}};
+  EXPECT_EQ(gguf_vocabulary(header).remove_extra_whitespaces, false);
 }
 
 TEST(GgufTokenizer, ErrorsNameTheKey) {
