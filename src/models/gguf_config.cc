@@ -3,6 +3,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "base/json_text.h"
 #include "io/gguf.h"
 #include "models/gguf_bert.h"
 #include "models/gguf_model.h"
@@ -240,7 +241,7 @@ class Config {
     for (std::size_t i = 0; value.is_array() && i < value.size(); ++i)
       same = same && (value[i] != 0) == ((static_cast<std::int64_t>(i) + 1) % period != 0);
     if (!same)
-      fail(fmt::format("key '{}' is {}; only every {}. layer without a window is supported", stored, value.dump(),
+      fail(fmt::format("key '{}' is {}; only every {}. layer without a window is supported", stored, json_text(value),
                        period));
   }
 

@@ -11,6 +11,7 @@
 #include <mutex>
 #include <tuple>
 
+#include "base/json_text.h"
 #include "nn/ops/device.h"
 #include "peft/methods/torch_draws.h"
 #include "tensor/shape_text.h"
@@ -37,7 +38,7 @@ void Shira::check() const {
   DeltaMethod::check();
   require_positive("r", r);
   if (!random_seed.is_null() && !random_seed.is_number_integer())
-    throw ConfigError("random_seed is a whole number or null, found " + random_seed.dump(), "random_seed");
+    throw ConfigError("random_seed is a whole number or null, found " + json_text(random_seed), "random_seed");
 }
 
 void Shira::check_new() const {
