@@ -77,6 +77,7 @@ void BackgroundStep::work() {
     } catch (...) {
       error = std::current_exception();
     }
+    optimizer_->on_updated(nullptr);
     lock.lock();
     error_ = error;
     ended_ = true;
@@ -90,7 +91,6 @@ void BackgroundStep::step() {
   updated_.assign(unit_of_.size(), false);
   optimizer_->on_updated([this](std::size_t flat) { note_updated(flat); });
   optimizer_->step();
-  optimizer_->on_updated(nullptr);
   for (std::size_t flat = 0; flat < unit_of_.size(); ++flat) note_updated(flat);  // what it did not name
 }
 

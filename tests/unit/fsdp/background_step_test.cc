@@ -204,6 +204,24 @@ TEST(BackgroundStep, WhatAStepThrowsEndsTheForwardAndTheNextStepIsTaken) {
   });
 }
 
+// Sanitizers see it where it does.
+TEST(BackgroundStep, AnOptimizerWhoseStepFailedTellsNobodyAfterwards) {
+  comm::run_threads(1, [&](std::shared_ptr<comm::Communicator> group) {
+    SmallNet net;
+    auto sharded = fully_shard(net, group, on_device(by_block(), *group));
+    bool fails = true;
+    SlowAdamW optimizer(*sharded, [&](std::size_t i) {
+      if (i == 2 && fails) throw Error("a failing step");
+    });
+    loss_of(net(batch(0, 0)), 0, 0).backward();
+    sharded->step(optimizer);
+    EXPECT_THROW(sharded->finish_step(), Error);
+    sharded.reset();
+    fails = false;
+    optimizer.step();
+  });
+}
+
 TEST(BackgroundStep, CallsThatReadSlicesWaitForIt) {
   comm::run_threads(2, [&](std::shared_ptr<comm::Communicator> group) {
     SmallNet net;
