@@ -35,8 +35,7 @@ void C3a::check() const {
 }
 
 std::vector<std::string> C3a::default_targets(const models::ModelConfig& family) const {
-  if (family.model_type == "gpt2" || family.model_type == "gpt_bigcode") return {"mlp.c_proj"};
-  return DeltaMethod::default_targets(family);
+  return feed_forward_of_gpt2(family);
 }
 
 std::int64_t C3a::block_of(const LayerSizes& layer) const {

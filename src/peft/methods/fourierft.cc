@@ -11,7 +11,6 @@
 #include "peft/methods/spectral_product.h"
 #include "peft/methods/torch_draws.h"
 #include "peft/targets.h"
-#include "tessera/base/error.h"
 
 namespace tessera::peft {
 
@@ -33,17 +32,12 @@ void FourierFt::check() const {
 }
 
 std::vector<std::string> FourierFt::default_targets(const models::ModelConfig& family) const {
-  if (family.model_type == "gpt2" || family.model_type == "gpt_bigcode") return {"mlp.c_proj"};
-  return DeltaMethod::default_targets(family);
+  return feed_forward_of_gpt2(family);
 }
 
 std::int64_t FourierFt::count_of(const LayerSizes& layer) const {
   const auto count = by_dotted_end(layer.name, n_frequency_pattern, n_frequency, "n_frequency_pattern");
-  if (count <= 0 || count > layer.in * layer.out) {
-    throw ConfigError("n_frequency is " + std::to_string(count) + ", but '" + layer.name + "' has " +
-                          std::to_string(layer.in * layer.out) + " places; choose between 1 and that",
-                      "n_frequency");
-  }
+  require_places(count, layer);
   return count;
 }
 

@@ -109,6 +109,18 @@ void TensorMethod::require_probability(const std::string& key, double value) {
   if (!(value >= 0 && value < 1)) throw ConfigError(key + " must be in [0, 1), found " + std::to_string(value), key);
 }
 
+void TensorMethod::require_places(std::int64_t n_frequency, const LayerSizes& layer) {
+  if (n_frequency > 0 && n_frequency <= layer.in * layer.out) return;
+  throw ConfigError("n_frequency is " + std::to_string(n_frequency) + ", but '" + layer.name + "' has " +
+                        std::to_string(layer.in * layer.out) + " places; choose between 1 and that",
+                    "n_frequency");
+}
+
+std::vector<std::string> TensorMethod::feed_forward_of_gpt2(const models::ModelConfig& family) const {
+  if (family.model_type == "gpt2" || family.model_type == "gpt_bigcode") return {"mlp.c_proj"};
+  return TensorMethod::default_targets(family);
+}
+
 std::vector<std::string> TensorMethod::default_targets(const models::ModelConfig& family) const {
   return family.default_lora_targets;
 }

@@ -80,6 +80,10 @@ class TensorMethod : public LayerMethod {
   /// Refuses a rank or a count that is not positive, and a probability outside [0, 1).
   static void require_positive(const std::string& key, std::int64_t value);
   static void require_probability(const std::string& key, double value);
+  /// Refuses an n_frequency that the layer has no places for.
+  static void require_places(std::int64_t n_frequency, const LayerSizes& layer);
+  /// PEFT's defaults of FourierFT, WaveFT and C3A: LoRA's, but for GPT-2.
+  std::vector<std::string> feed_forward_of_gpt2(const models::ModelConfig& family) const;
 
  private:
   std::vector<AddedTensor> shared_;  // filled by attach()

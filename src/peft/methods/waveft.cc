@@ -48,8 +48,7 @@ void WaveFt::check() const {
 }
 
 std::vector<std::string> WaveFt::default_targets(const models::ModelConfig& family) const {
-  if (family.model_type == "gpt2" || family.model_type == "gpt_bigcode") return {"mlp.c_proj"};
-  return DeltaMethod::default_targets(family);
+  return feed_forward_of_gpt2(family);
 }
 
 // PEFT's share of all numbers, rounded to even.
@@ -76,11 +75,7 @@ std::int64_t WaveFt::count_of(const LayerSizes& layer) const {
   const auto count = share != shares_.end()
                          ? share->second
                          : by_pattern(layer.name, n_frequency_pattern, n_frequency, "n_frequency_pattern");
-  if (count <= 0 || count > layer.in * layer.out) {
-    throw ConfigError("n_frequency is " + std::to_string(count) + ", but '" + layer.name + "' has " +
-                          std::to_string(layer.in * layer.out) + " places; choose between 1 and that",
-                      "n_frequency");
-  }
+  require_places(count, layer);
   return count;
 }
 
