@@ -2,14 +2,11 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
-#include <ATen/ops/fft_irfft.h>
-#include <ATen/ops/fft_rfft.h>
-#include <ATen/ops/matmul.h>
 
 #include <cmath>
 
+#include "nn/ops/circulant_delta.h"
 #include "nn/ops/device.h"
-#include "nn/ops/remade.h"
 #include "peft/targets.h"
 #include "tessera/base/error.h"
 
@@ -60,27 +57,11 @@ std::vector<AddedTensor> C3a::added(const LayerSizes& layer) const {
   return {{"c3a_kernel.default", {layer.out / size, layer.in / size, size}, draw_for(layer)}};
 }
 
-namespace {
-
-/// x C^T; x: [N, in], kernel: [out / b, in / b, b].
-at::Tensor correlated(const at::Tensor& x, const at::Tensor& kernel) {
-  const auto size = kernel.size(2);
-  const auto tokens = at::fft_rfft(x.to(at::kFloat).view({x.size(0), -1, size})).permute({2, 0, 1});
-  const auto blocks = at::fft_rfft(kernel.to(at::kFloat)).conj().permute({2, 1, 0});
-  return at::fft_irfft(at::matmul(tokens, blocks).permute({1, 2, 0}), size).flatten(1);
-}
-
-}  // namespace
-
 at::Tensor C3a::output(const nn::Linear& layer, const LayerSizes& sizes, const at::Tensor& x, const Tensors& t) const {
-  if (!nn::has_kernels(x)) return DeltaMethod::output(layer, sizes, x, t);
-  const auto share = 1 / static_cast<double>(sizes.in);
-  const auto added =
-      nn::remade(x.reshape({-1, sizes.in}), t, [share](const at::Tensor& rows, const std::vector<at::Tensor>& tensors) {
-        return correlated(rows, tensors[0]) * share;
-      });
-  const auto y = layer.product(x);
-  return (y + added.view(y.sizes())).to(y.scalar_type());
+  const auto block = t[0].size(2);
+  if (!nn::has_kernels(x) || !nn::kernels::PanelFourier::takes(block)) return DeltaMethod::output(layer, sizes, x, t);
+  return nn::panel_product(x, layer.handle(), layer.bias, t[0],
+                           c10::make_intrusive<nn::CirculantDelta>(block, 1 / static_cast<double>(sizes.in)));
 }
 
 // Row i of a block, column j: number (j - i) mod size of its first row.

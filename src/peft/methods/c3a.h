@@ -1,6 +1,6 @@
 #pragma once
 // C3A (Chen et al. 2024): W + C / in, C of circulant blocks: each row of a block is the one before it, turned by one
-// place. The blocks' first rows train. x C^T is a circular correlation, by Fourier transforms of each token's blocks.
+// place. The blocks' first rows train.
 #include "peft/methods/tensor_method.h"
 
 namespace tessera::peft {

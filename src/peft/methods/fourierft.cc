@@ -1,14 +1,21 @@
 #include "peft/methods/fourierft.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/fft_ifft2.h>
+#include <ATen/ops/floor_divide.h>
 #include <ATen/ops/real.h>
+#include <ATen/ops/remainder.h>
 #include <ATen/ops/zeros.h>
 
+#include <map>
+#include <memory>
 #include <mutex>
+#include <tuple>
 
+#include "nn/kernels/panel_fourier.h"
 #include "nn/ops/device.h"
-#include "peft/methods/spectral_product.h"
+#include "nn/ops/sparse_delta.h"
 #include "peft/methods/torch_draws.h"
 #include "peft/targets.h"
 
@@ -58,8 +65,33 @@ at::Tensor FourierFt::places(const LayerSizes& layer) const {
 
 at::Tensor FourierFt::output(const nn::Linear& layer, const LayerSizes& sizes, const at::Tensor& x,
                              const Tensors& t) const {
-  if (!nn::has_kernels(x)) return DeltaMethod::output(layer, sizes, x, t);
-  return spectral_product(x, layer.handle(), layer.bias, t[0], {places(sizes), scaling});
+  using nn::kernels::PanelFourier;
+  if (!nn::has_kernels(x) || !PanelFourier::takes(sizes.in) || !PanelFourier::takes(sizes.out))
+    return DeltaMethod::output(layer, sizes, x, t);
+  return nn::panel_product(x, layer.handle(), layer.bias, t[0], spectrum(sizes));
+}
+
+// Re exp(i(a + b)) is the mean of exp(ia) exp(ib) and of exp(-ia) exp(-ib): a number joins frequency -q of the input
+// and p of the output, and q and -p.
+nn::SparseDeltaPtr FourierFt::spectrum(const LayerSizes& layer) const {
+  static std::mutex mutex;
+  static std::map<std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, double>, nn::SparseDeltaPtr> made;
+  const auto flat = places(layer);
+  const auto in = layer.in, out = layer.out;
+  const std::scoped_lock lock(mutex);
+  auto& known = made[{out, in, random_loc_seed, flat.numel(), scaling}];
+  if (known) return known;
+  const auto p = at::floor_divide(flat, in), q = at::remainder(flat, in);
+  const auto opposite = [](const at::Tensor& frequency, std::int64_t length) {
+    return at::remainder(length - frequency, length);
+  };
+  const auto joined = at::cat({p * in + opposite(q, in), opposite(p, out) * in + q});
+  const auto transform = [](std::int64_t length) {
+    return nn::FixedFactor{{}, {}, std::make_shared<nn::kernels::PanelFourier>(length)};
+  };
+  return known = c10::make_intrusive<nn::SparseDelta>(
+             c10::make_intrusive<nn::SparsePlaces>(joined, out, in),
+             scaling / (2 * static_cast<double>(in) * static_cast<double>(out)), transform(out), transform(in));
 }
 
 at::Tensor FourierFt::delta(const LayerSizes& sizes, const Tensors& t) const {

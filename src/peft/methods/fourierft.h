@@ -1,6 +1,7 @@
 #pragma once
 // FourierFT (Gao et al. 2024): W + scaling * Re ifft2(S), S zero but for n trained numbers, at places that a seed
 // chooses.
+#include "nn/ops/sparse_delta.h"
 #include "peft/methods/tensor_method.h"
 
 namespace tessera::peft {
@@ -30,6 +31,7 @@ class FourierFt final : public DeltaMethod {
 
  private:
   std::int64_t count_of(const LayerSizes& layer) const;
+  nn::SparseDeltaPtr spectrum(const LayerSizes& layer) const;
 };
 
 }  // namespace tessera::peft

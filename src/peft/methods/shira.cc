@@ -101,7 +101,7 @@ nn::SparsePlacesPtr Shira::places(const LayerSizes& layer) const {
 at::Tensor Shira::output(const nn::Linear& layer, const LayerSizes& sizes, const at::Tensor& x,
                          const Tensors& t) const {
   if (!nn::has_kernels(x)) return DeltaMethod::output(layer, sizes, x, t);
-  return nn::sparse_product(x, layer.handle(), layer.bias, t[0], c10::make_intrusive<nn::SparseDelta>(places(sizes)));
+  return nn::panel_product(x, layer.handle(), layer.bias, t[0], c10::make_intrusive<nn::SparseDelta>(places(sizes)));
 }
 
 at::Tensor Shira::delta(const LayerSizes& sizes, const Tensors& t) const {

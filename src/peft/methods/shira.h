@@ -1,7 +1,7 @@
 #pragma once
 // SHiRA (Bhardwaj et al. 2024): W + S, S zero but for r (in + out) trained numbers, at places that a seed chooses. The
 // file holds the places: another mask than the random one is known from there.
-#include "nn/ops/sparse_product.h"
+#include "nn/ops/sparse_delta.h"
 #include "peft/methods/tensor_method.h"
 
 namespace tessera::peft {

@@ -117,7 +117,7 @@ nn::SparseDeltaPtr WaveFt::made_of(const LayerSizes& layer) const {
 at::Tensor WaveFt::output(const nn::Linear& layer, const LayerSizes& sizes, const at::Tensor& x,
                           const Tensors& t) const {
   if (!nn::has_kernels(x)) return DeltaMethod::output(layer, sizes, x, t);
-  return nn::sparse_product(x, layer.handle(), layer.bias, t[0], made_of(sizes));
+  return nn::panel_product(x, layer.handle(), layer.bias, t[0], made_of(sizes));
 }
 
 at::Tensor WaveFt::delta(const LayerSizes& sizes, const Tensors& t) const {

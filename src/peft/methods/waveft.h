@@ -1,7 +1,7 @@
 #pragma once
 // WaveFT (Bilican et al. 2025): W + scaling * the inverse wavelet transform of S (one level, two dimensions), S zero
 // but for n trained numbers, at places that a seed chooses. use_idwt false: W + scaling * S.
-#include "nn/ops/sparse_product.h"
+#include "nn/ops/sparse_delta.h"
 #include "peft/methods/tensor_method.h"
 
 namespace tessera::peft {

@@ -106,7 +106,8 @@ Synthesis::Synthesis(const std::vector<float>& filter, std::int64_t length) {
     }
   }
   matrix = {c10::make_intrusive<nn::SparsePlaces>(at::tensor(flat, at::kLong), length, coefficients),
-            at::tensor(values, at::kFloat)};
+            at::tensor(values, at::kFloat),
+            {}};
 }
 
 }  // namespace tessera::peft

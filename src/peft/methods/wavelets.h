@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "nn/ops/sparse_product.h"
+#include "nn/ops/sparse_delta.h"
 
 namespace tessera::peft {
 
@@ -17,7 +17,7 @@ std::vector<float> wavelet_filter(const std::string& name);
 /// `length` numbers of `coefficients`: half of them of the low-pass filter, and then half of the high-pass one. What
 /// lies beyond both ends is cut off.
 struct Synthesis {
-  nn::SparseFactor matrix;  // [length, coefficients]
+  nn::FixedFactor matrix;  // [length, coefficients]
   std::int64_t coefficients;
   std::int64_t offset;  // of the first number's own coefficient
   Synthesis(const std::vector<float>& filter, std::int64_t length);
