@@ -174,9 +174,15 @@ std::int64_t fourierft_numel(const Args& a, const Layer&) {
   return positive(a, "n_frequency", 1000);
 }
 
+/// Of methods that compute on panels of 64 tokens (nn/ops/panel_product.h), on one thread: so many panels of inputs and
+/// of outputs. Those of one size are used for both: then there are `square`.
+std::int64_t panels(const Layer& layer, std::int64_t each, std::int64_t square) {
+  return 64 * (layer.in == layer.out ? square * layer.in : each * (layer.in + layer.out));
+}
+
+/// The tokens and their outputs, both transformed, and what is between passes of a transform.
 Elements fourierft_held(const Args&, const Layer& layer, const Step& s) {
-  constexpr std::int64_t kTokens = 128;  // peft/methods/spectral_product.cc transforms so many at a time
-  return {.working = s.wide * std::min(s.tokens, kTokens) * (2 * layer.in + layer.out)};
+  return {.working = s.wide * panels(layer, 3, 4)};
 }
 
 std::int64_t miss_numel(const Args& a, const Layer& layer) {
@@ -266,13 +272,10 @@ std::int64_t c3a_numel(const Args& a, const Layer& layer) {
   return layer.in * layer.out / positive(a, "block_size", 256);
 }
 
-/// The tokens and their outputs, and spectra of both, which have two numbers more a block.
+/// The tokens and their outputs, and spectra of both and of a block; the spectra of the numbers and their gradients.
 Elements c3a_held(const Args& a, const Layer& layer, const Step& s) {
-  const auto block = positive(a, "block_size", 256);
-  const auto spectrum = [block](std::int64_t size) { return size / block * (block + 2); };
-  const auto of_inputs = s.tokens * (4 * layer.in + spectrum(layer.in) + layer.out) + c3a_numel(a, layer);
-  const auto of_outputs = s.tokens * (spectrum(layer.in) + 2 * layer.out + spectrum(layer.out));
-  return {.working = s.wide * std::max(of_inputs, of_outputs)};
+  const auto block = 64 * positive(a, "block_size", 256);
+  return {.working = s.wide * (panels(layer, 2, 3) + block + 4 * c3a_numel(a, layer))};
 }
 
 std::int64_t road_numel(const Args& a, const Layer& layer) {
@@ -289,9 +292,9 @@ std::int64_t shira_numel(const Args& a, const Layer& layer) {
   return positive(a, "r", 32) * (layer.in + layer.out);
 }
 
+/// The tokens and their outputs.
 Elements shira_held(const Args&, const Layer& layer, const Step& s) {
-  constexpr std::int64_t kTokens = 128;  // nn/ops/sparse_product.cc turns so many at a time
-  return {.working = s.wide * std::min(s.tokens, kTokens) * (layer.in + layer.out)};
+  return {.working = s.wide * panels(layer, 1, 2)};
 }
 
 /// In the mean of all layers with proportional_parameters.
@@ -299,12 +302,10 @@ std::int64_t waveft_numel(const Args& a, const Layer&) {
   return positive(a, "n_frequency", 2592);
 }
 
-/// The gradient's coefficients, and the input's and the input that they are made of, or the gradient.
+/// The same, and the coefficients of both.
 Elements waveft_held(const Args& a, const Layer& layer, const Step& s) {
   const bool has_wavelets = !is(a, "use_idwt", "false") && !is(a, "use_idwt", "False");
-  constexpr std::int64_t kTokens = 128;  // nn/ops/sparse_product.cc turns so many at a time
-  const auto sides = has_wavelets ? layer.out + std::max(2 * layer.in, layer.out) : layer.out + layer.in;
-  return {.working = s.wide * std::min(s.tokens, kTokens) * sides};
+  return {.working = s.wide * (has_wavelets ? panels(layer, 2, 3) : panels(layer, 1, 2))};
 }
 
 struct Method {

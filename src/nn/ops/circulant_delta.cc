@@ -1,14 +1,11 @@
 #include "nn/ops/circulant_delta.h"
 
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/fft_fft.h>
-#include <ATen/ops/fft_ifft.h>
-#include <ATen/ops/real.h>
-#include <ATen/ops/view_as_complex.h>
-#include <ATen/ops/view_as_real.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
-#include <optional>
+#include <algorithm>
+#include <vector>
 
 #include "nn/ops/rows.h"
 
@@ -17,13 +14,38 @@ namespace {
 
 using kernels::kPanelTokens;
 
+/// Real rows are transformed in the first half of a panel, so many at a time.
+constexpr std::int64_t kRealRows = kPanelTokens / 2;
+
+/// f(first row, rows, panel, transformed, scratch) for some of them; panels of `length` rows.
+template <class F>
+void for_real_rows(std::int64_t rows, std::int64_t length, const F& f) {
+  at::parallel_for(0, (rows + kRealRows - 1) / kRealRows, 1, [&](std::int64_t first, std::int64_t last) {
+    const auto size = static_cast<std::size_t>(length * kPanelTokens);
+    std::vector<float> panel(size), transformed(size), scratch(size);
+    for (auto i = first * kRealRows; i < last * kRealRows; i += kRealRows)
+      f(i, std::min(kRealRows, rows - i), panel.data(), transformed.data(), scratch.data());
+  });
+}
+
 }  // namespace
 
 // Of the blocks' first rows, scaled and by a transform's length, [b, out / b, in / b] of pairs.
 at::Tensor CirculantDelta::prepared(const at::Tensor& numbers) const {
-  const auto factor = scaling_ / static_cast<double>(fourier_.length());
-  const auto spectra = at::fft_fft(numbers.to(at::kFloat) * factor);
-  return at::view_as_real(spectra.permute({2, 0, 1}).contiguous());
+  const auto size = fourier_.length(), rows = numbers.size(0) * numbers.size(1);
+  const auto scaled = (numbers.to(at::kFloat) * (scaling_ / static_cast<double>(size))).contiguous();
+  auto out = at::empty({size, numbers.size(0), numbers.size(1), 2}, scaled.options());
+  const auto* from = scaled.const_data_ptr<float>();
+  auto* to = out.mutable_data_ptr<float>();
+  for_real_rows(
+      rows, size, [&](std::int64_t first, std::int64_t count, float* panel, float* transformed, float* scratch) {
+        kernels::turn_to_panel(kernels::TokenRows<const float>{from + first * size, count, size, size}, panel);
+        fourier_.transform({panel}, {transformed}, scratch, /*inverse=*/false);
+        for (std::int64_t f = 0; f < size; ++f)
+          for (std::int64_t i = 0; i < 2 * count; ++i)
+            to[2 * (f * rows + first) + i] = transformed[f * kPanelTokens + i / 2 + i % 2 * kRealRows];
+      });
+  return out;
 }
 
 /// Of the blocks of tokens: [b, blocks, 64] as a panel.
@@ -76,21 +98,30 @@ at::Tensor CirculantDelta::no_gradient(const at::Tensor& numbers) const {
   return at::zeros({numbers.size(2), numbers.size(0), numbers.size(1), 2}, numbers.options().dtype(at::kFloat));
 }
 
-void CirculantDelta::add_gradient(const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& gradients,
-                                  const at::Tensor& sums) const {
+void CirculantDelta::add_gradient(const at::Tensor& inputs, const at::Tensor& gradients, const at::Tensor& sums) const {
   const auto rows = sums.size(1), columns = sums.size(2);
   auto* out = sums.mutable_data_ptr<float>();
-  const auto work = rows * columns * static_cast<std::int64_t>(inputs.size()) * kPanelTokens;
+  const auto work = rows * columns * kPanelTokens;
   for_rows(sums.size(0), work, [&](std::int64_t first, std::int64_t last) {
-    for (std::size_t i = 0; i < inputs.size(); ++i)
-      kernels::spectral_gradients(rows, columns, first, last, inputs[i].const_data_ptr<float>(),
-                                  gradients[i].const_data_ptr<float>(), out);
+    kernels::spectral_gradients(rows, columns, first, last, inputs.const_data_ptr<float>(),
+                                gradients.const_data_ptr<float>(), out);
   });
 }
 
 // Two tokens' part of the sums is a real sequence's transform, and i times another's, which is none of the gradient.
 at::Tensor CirculantDelta::gradient(const at::Tensor& sums) const {
-  return at::real(at::fft_ifft(at::view_as_complex(sums).permute({1, 2, 0}))) * scaling_;
+  const auto size = fourier_.length(), rows = sums.size(1) * sums.size(2);
+  auto out = at::zeros({sums.size(1), sums.size(2), size}, sums.options());
+  const auto* from = sums.const_data_ptr<float>();
+  auto* to = out.mutable_data_ptr<float>();
+  for_real_rows(rows, size, [&](std::int64_t first, std::int64_t count, float* spectra, float* panel, float* scratch) {
+    for (std::int64_t f = 0; f < size; ++f)
+      for (std::int64_t i = 0; i < 2 * count; ++i)
+        spectra[f * kPanelTokens + i / 2 + i % 2 * kRealRows] = from[2 * (f * rows + first) + i];
+    fourier_.transform({spectra}, {panel}, scratch, /*inverse=*/true);
+    kernels::add_panel(panel, kernels::TokenRows<float>{to + first * size, count, size, size});
+  });
+  return out.mul_(scaling_ / static_cast<double>(size));
 }
 
 }  // namespace tessera::nn

@@ -23,8 +23,8 @@ using kernels::TokenRows;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-/// Threads work on at most so many panels at a time, and then add up what these give the numbers' gradient.
-constexpr std::int64_t kMostAtOnce = 4;
+/// At most so many threads work on panels, each on its own: memory does not grow with the processor's cores.
+constexpr std::int64_t kMostThreads = 8;
 
 std::int64_t panels_of(std::int64_t tokens) {
   return (tokens + kPanelTokens - 1) / kPanelTokens;
@@ -33,14 +33,19 @@ std::int64_t panels_of(std::int64_t tokens) {
 /// The threads that work on panels.
 class Threads {
  public:
-  Threads() : pools_(static_cast<std::size_t>(at::get_num_threads())) {}
-  /// f(panel, pool) for some panels.
-  template <class F>
-  void for_panels(std::int64_t begin, std::int64_t end, const F& f) {
-    at::parallel_for(begin, end, 1, [&](std::int64_t first, std::int64_t last) {
-      auto& pool = pools_[static_cast<std::size_t>(at::get_thread_num())];
-      for (auto i = first; i < last; ++i) f(i, pool);
-    });
+  Threads() : pools_(static_cast<std::size_t>(std::clamp<std::int64_t>(at::get_num_threads(), 1, kMostThreads))) {}
+
+  /// f(panel, pool) for as many panels at a time as there are threads; then(first, past the last).
+  template <class F, class Then>
+  void for_panels(std::int64_t panels, const F& f, const Then& then) {
+    const auto at_once = static_cast<std::int64_t>(pools_.size());
+    for (std::int64_t begin = 0; begin < panels; begin += at_once) {
+      const auto end = std::min(begin + at_once, panels);
+      at::parallel_for(begin, end, 1, [&](std::int64_t first, std::int64_t last) {
+        for (auto i = first; i < last; ++i) f(i, pools_[static_cast<std::size_t>(i - begin)]);
+      });
+      then(begin, end);
+    }
   }
 
  private:
@@ -90,9 +95,12 @@ class PanelProduct : public torch::autograd::Function<PanelProduct> {
                             const std::optional<at::Tensor>& bias, const Weight& weight, const PanelDeltaPtr& delta) {
     auto y = weight.product(x);
     const auto prepared = delta->prepared(numbers.detach());
-    Threads().for_panels(0, panels_of(x.size(0)), [&](std::int64_t panel, PanelPool& pool) {
-      add_to_rows(delta->output(prepared, delta->from_input(panel_of(x, panel, pool), pool), pool), y, panel);
-    });
+    Threads().for_panels(
+        panels_of(x.size(0)),
+        [&](std::int64_t panel, PanelPool& pool) {
+          add_to_rows(delta->output(prepared, delta->from_input(panel_of(x, panel, pool), pool), pool), y, panel);
+        },
+        [](std::int64_t, std::int64_t) {});
     variable_list saved{weight.tensor(), numbers};
     keep_input(ctx, x, saved);
     ctx->save_for_backward(std::move(saved));
@@ -112,19 +120,22 @@ class PanelProduct : public torch::autograd::Function<PanelProduct> {
     const bool trains = ctx->needs_input_grad(1);
     const auto prepared = gx.defined() ? delta->prepared(numbers) : at::Tensor();
     const auto sums = trains ? delta->no_gradient(numbers) : at::Tensor();
-    const auto panels = panels_of(g.size(0)), at_once = std::min<std::int64_t>(kMostAtOnce, at::get_num_threads());
-    Threads threads;
-    for (std::int64_t begin = 0; begin < panels; begin += at_once) {
-      const auto end = std::min(begin + at_once, panels);
-      std::vector<at::Tensor> inputs(static_cast<std::size_t>(end - begin)), gradients(inputs.size());
-      threads.for_panels(begin, end, [&](std::int64_t panel, PanelPool& pool) {
-        const auto i = static_cast<std::size_t>(panel - begin);
-        gradients[i] = delta->from_gradient(panel_of(g, panel, pool), pool);
-        if (gx.defined()) add_to_rows(delta->input_gradient(prepared, gradients[i], pool), gx, panel);
-        if (trains) inputs[i] = delta->from_input(panel_of(x, panel, pool), pool);
-      });
-      if (trains) delta->add_gradient(inputs, gradients, sums);
-    }
+    const auto panels = panels_of(g.size(0));
+    std::vector<at::Tensor> inputs(static_cast<std::size_t>(panels)), gradients(inputs.size());
+    Threads().for_panels(
+        panels,
+        [&](std::int64_t panel, PanelPool& pool) {
+          auto& of_y = gradients[static_cast<std::size_t>(panel)];
+          of_y = delta->from_gradient(panel_of(g, panel, pool), pool);
+          if (gx.defined()) add_to_rows(delta->input_gradient(prepared, of_y, pool), gx, panel);
+          if (trains) inputs[static_cast<std::size_t>(panel)] = delta->from_input(panel_of(x, panel, pool), pool);
+        },
+        [&](std::int64_t begin, std::int64_t end) {
+          for (auto i = static_cast<std::size_t>(begin); i < static_cast<std::size_t>(end); ++i) {
+            if (trains) delta->add_gradient(inputs[i], gradients[i], sums);
+            inputs[i] = gradients[i] = at::Tensor();
+          }
+        });
     if (trains) gn = delta->gradient(sums).to(numbers.scalar_type());
     if (ctx->saved_data["bias"].toBool() && ctx->needs_input_grad(2)) gb = column_sums(g);
     return {gx, gn, gb, at::Tensor(), at::Tensor()};

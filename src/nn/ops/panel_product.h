@@ -34,10 +34,9 @@ class PanelDelta : public torch::CustomClassHolder {
   virtual at::Tensor from_gradient(const at::Tensor& g, PanelPool& pool) const = 0;
   /// B^T M^T `gradients`, [in, 64].
   virtual at::Tensor input_gradient(const at::Tensor& prepared, const at::Tensor& gradients, PanelPool& pool) const = 0;
-  /// Zeros, to which add_gradient() adds what some panels give, in their order.
+  /// Zeros, to which add_gradient() adds what each panel gives, in their order.
   virtual at::Tensor no_gradient(const at::Tensor& numbers) const = 0;
-  virtual void add_gradient(const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& gradients,
-                            const at::Tensor& sums) const = 0;
+  virtual void add_gradient(const at::Tensor& inputs, const at::Tensor& gradients, const at::Tensor& sums) const = 0;
   /// Of the numbers, float32, from these sums.
   virtual at::Tensor gradient(const at::Tensor& sums) const = 0;
 };

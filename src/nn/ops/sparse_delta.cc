@@ -114,20 +114,16 @@ at::Tensor SparseDelta::no_gradient(const at::Tensor& numbers) const {
   return at::zeros({places->flat.numel() / numbers.numel(), numbers.numel()}, numbers.options().dtype(at::kFloat));
 }
 
-void SparseDelta::add_gradient(const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& gradients,
-                               const at::Tensor& sums) const {
+void SparseDelta::add_gradient(const at::Tensor& inputs, const at::Tensor& gradients, const at::Tensor& sums) const {
   const auto lines = as_lines(places->rows);
   auto* out = sums.mutable_data_ptr<float>();
-  for_rows(sums.numel(), static_cast<std::int64_t>(inputs.size()) * kPanelTokens,
-           [&](std::int64_t k, std::int64_t end) {
-             for (std::size_t i = 0; i < inputs.size(); ++i)
-               kernels::sparse_dots(lines, k, end, inputs[i].const_data_ptr<float>(),
-                                    gradients[i].const_data_ptr<float>(), out);
-           });
+  for_rows(sums.numel(), kPanelTokens, [&](std::int64_t k, std::int64_t end) {
+    kernels::sparse_dots(lines, k, end, inputs.const_data_ptr<float>(), gradients.const_data_ptr<float>(), out);
+  });
 }
 
 at::Tensor SparseDelta::gradient(const at::Tensor& sums) const {
-  return sums.sum(0).mul_(scaling);
+  return (sums.size(0) == 1 ? sums[0] : sums.sum(0)).mul_(scaling);
 }
 
 at::Tensor sparse_matrix(const at::Tensor& numbers, const SparseDelta& delta) {

@@ -49,8 +49,7 @@ struct SparseDelta final : PanelDelta {
   at::Tensor from_gradient(const at::Tensor& g, PanelPool& pool) const override;
   at::Tensor input_gradient(const at::Tensor& prepared, const at::Tensor& gradients, PanelPool& pool) const override;
   at::Tensor no_gradient(const at::Tensor& numbers) const override;
-  void add_gradient(const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& gradients,
-                    const at::Tensor& sums) const override;
+  void add_gradient(const at::Tensor& inputs, const at::Tensor& gradients, const at::Tensor& sums) const override;
   at::Tensor gradient(const at::Tensor& sums) const override;
 };
 using SparseDeltaPtr = c10::intrusive_ptr<SparseDelta>;

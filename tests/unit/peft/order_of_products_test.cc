@@ -52,26 +52,42 @@ Computed differentiated(const at::Tensor& y, std::vector<at::Tensor> of) {
   return {y.detach(), torch::autograd::grad({(y * weights).sum()}, of, {}, std::nullopt, false, true)};
 }
 
+/// A layer with an adapter's tensors, all of random numbers.
+struct Adapted {
+  nn::Linear layer;
+  at::Tensor x;
+  Tensors t;
+  std::vector<at::Tensor> of = {};  // x and what trains
+
+  Adapted(const TensorMethod& method, const LayerSizes& sizes, std::int64_t tokens) : layer(sizes.in, sizes.out, true) {
+    torch::manual_seed(3);
+    layer.weight.set_data(torch::randn({sizes.out, sizes.in}) / 8);
+    layer.bias.set_data(torch::randn({sizes.out}));
+    layer.weight.set_requires_grad(false);
+    layer.bias.set_requires_grad(false);
+    layer.train();
+    auto tensors = method.added(sizes);
+    const auto shared = method.shared({sizes});
+    tensors.insert(tensors.end(), shared.begin(), shared.end());
+    x = torch::randn({2, tokens / 2, sizes.in}).set_requires_grad(true);
+    of.push_back(x);
+    for (const auto& tensor : tensors) {
+      t.push_back((torch::randn(tensor.sizes) / 4).set_requires_grad(tensor.trains));
+      if (tensor.trains) of.push_back(t.back());
+    }
+  }
+};
+
+Computed computed_by(const TensorMethod& method, const LayerSizes& sizes, std::int64_t tokens) {
+  const Adapted adapted(method, sizes, tokens);
+  return differentiated(method.output(adapted.layer, sizes, adapted.x, adapted.t), adapted.of);
+}
+
 void expect_same_as_merged(const TensorMethod& method, const LayerSizes& sizes, std::int64_t tokens,
                            const std::string& what) {
-  torch::manual_seed(3);
-  nn::Linear layer(sizes.in, sizes.out, true);
-  layer.weight.set_data(torch::randn({sizes.out, sizes.in}) / 8);
-  layer.bias.set_data(torch::randn({sizes.out}));
-  layer.weight.set_requires_grad(false);
-  layer.bias.set_requires_grad(false);
-  layer.train();
-  Tensors t;
-  auto tensors = method.added(sizes);
-  const auto shared = method.shared({sizes});
-  tensors.insert(tensors.end(), shared.begin(), shared.end());
-  const auto x = torch::randn({2, tokens / 2, sizes.in}).set_requires_grad(true);
-  std::vector<at::Tensor> of = {x};
-  for (const auto& tensor : tensors) {
-    t.push_back((torch::randn(tensor.sizes) / 4).set_requires_grad(tensor.trains));
-    if (tensor.trains) of.push_back(t.back());
-  }
-  const auto computed = differentiated(method.output(layer, sizes, x, t), of);
+  const auto computed = computed_by(method, sizes, tokens);
+  const Adapted same(method, sizes, tokens);
+  const auto& [layer, x, t, of] = same;
   const auto merged = differentiated(
       at::linear(x, method.merged_weight(sizes, layer.weight, t), method.merged_bias(layer.bias, t)), of);
   test::expect_close(computed.y, merged.y, 2e-5, what);
@@ -102,6 +118,32 @@ TEST(OrderOfProducts, EveryMethodComputesWhatItsMergedWeightDoes) {
     }
   }
   EXPECT_GE(seen, 10);
+}
+
+TEST(OrderOfProducts, LengthsThatNoFourierTransformTakesAreComputedByTheMatrix) {
+  for (const json& keys :
+       {json{{"peft_type", "FOURIERFT"}, {"n_frequency", 50}}, json{{"peft_type", "C3A"}, {"block_size", 67}}}) {
+    const auto method = read_peft_keys(keys, "the test");
+    expect_same_as_merged(dynamic_cast<const TensorMethod&>(*method), {"layer", 67, 134}, 6, keys.dump());
+  }
+}
+
+TEST(OrderOfProducts, ThreadsDoNotChangeBits) {
+  const auto threads = at::get_num_threads();
+  for (const json& keys :
+       {json{{"peft_type", "FOURIERFT"}, {"n_frequency", 300}}, json{{"peft_type", "C3A"}, {"block_size", 8}},
+        json{{"peft_type", "SHIRA"}, {"r", 8}}, json{{"peft_type", "WAVEFT"}, {"n_frequency", 300}}}) {
+    const auto method = read_peft_keys(keys, "the test");
+    std::vector<Computed> computed;
+    for (const int count : {1, 3}) {
+      at::set_num_threads(count);
+      computed.push_back(computed_by(dynamic_cast<const TensorMethod&>(*method), {"layer", 48, 96}, 1000));
+    }
+    EXPECT_TRUE(at::equal(computed[0].y, computed[1].y)) << keys;
+    for (std::size_t i = 0; i < computed[0].gradients.size(); ++i)
+      EXPECT_TRUE(at::equal(computed[0].gradients[i], computed[1].gradients[i])) << keys << ", gradient " << i;
+  }
+  at::set_num_threads(threads);
 }
 
 TEST(OrderOfProducts, FactorsAreLessWorkForFewTokensOrRanks) {
