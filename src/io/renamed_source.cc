@@ -14,6 +14,7 @@ class RenamedSource final : public TensorSource {
       : base_(std::move(base)) {
     for (auto info : base_->tensors()) {
       const std::string name = new_name(info.name);
+      if (name.empty()) continue;
       base_names_[name] = info.name;
       info.name = name;
       table_.add(std::move(info));

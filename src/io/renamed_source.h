@@ -7,7 +7,7 @@
 
 namespace tessera::io {
 
-/// The tensors of `base` under other names: `new_name` gives each its own.
+/// The tensors of `base` under other names: `new_name` gives each its own; those that get an empty one are left out.
 std::shared_ptr<TensorSource> renamed_source(std::shared_ptr<const TensorSource> base,
                                              const std::function<std::string(const std::string& name)>& new_name);
 

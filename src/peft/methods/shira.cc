@@ -9,9 +9,11 @@
 #include <c10/core/GeneratorImpl.h>
 
 #include <mutex>
+#include <set>
 #include <tuple>
 
 #include "base/json_text.h"
+#include "io/renamed_source.h"
 #include "nn/ops/device.h"
 #include "peft/methods/torch_draws.h"
 #include "tensor/shape_text.h"
@@ -119,7 +121,7 @@ Values Shira::in_file(const Values&) const {
 }
 
 std::shared_ptr<const io::TensorSource> Shira::readable(std::shared_ptr<const io::TensorSource> file) const {
-  std::vector<std::pair<std::string, at::Tensor>> others;
+  std::set<std::string> of_places;
   for (const auto& info : file->tensors()) {
     const auto layer = [&](const std::string& end) {
       const bool is_of_layer = info.name.starts_with(prefix()) && info.name.ends_with(end);
@@ -131,10 +133,8 @@ std::shared_ptr<const io::TensorSource> Shira::readable(std::shared_ptr<const io
       const auto places = info.name.substr(0, info.name.size() - kNumbers.size()) + kPlaces;
       if (!file->find(places)) throw DataError(info.file + " lacks the tensor '" + places + "'", info.file);
     }
-    if (found == layers_->sizes.end()) {
-      others.emplace_back(info.name, io::read_tensor(*file, info.name));
-      continue;
-    }
+    if (found == layers_->sizes.end()) continue;
+    of_places.insert(info.name);
     const auto& [name, sizes] = *found;
     const std::vector<std::int64_t> expected = {2, count_of(sizes)};
     if (info.shape != expected) {
@@ -156,7 +156,7 @@ std::shared_ptr<const io::TensorSource> Shira::readable(std::shared_ptr<const io
     if (mask_type == "random" && at::equal(flat, drawn(sizes)->flat)) continue;
     layers_->from_file[name] = c10::make_intrusive<nn::SparsePlaces>(flat.contiguous(), sizes.out, sizes.in);
   }
-  return io::memory_source(std::move(others));
+  return io::renamed_source(file, [&](const std::string& name) { return of_places.contains(name) ? "" : name; });
 }
 
 }  // namespace tessera::peft

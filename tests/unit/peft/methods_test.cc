@@ -172,6 +172,15 @@ TEST_F(ShiraMask, OfTheFileCounts) {
   test::expect_close(adapted.model->named_parameters()[layer + ".weight"], expected, 1e-6, layer);
 }
 
+TEST_F(ShiraMask, NumbersAreReadWhereTheyLie) {
+  const auto folder = with_places([](const at::Tensor& places) { return places; });
+  const auto adapted = load(*read_adapter_config(folder), "base_llama");
+  const auto file = io::open_safetensors(folder + "/adapter_model.safetensors");
+  const auto readable = adapted.report.method->readable(file);
+  EXPECT_EQ(2 * readable->tensors().size(), file->tensors().size()) << "all but the places";
+  for (const auto& info : readable->tensors()) EXPECT_TRUE(readable->map(info.name)) << info.name;
+}
+
 TEST_F(ShiraMask, ThatDoesNotFitIsRefused) {
   const auto said = [&](const std::function<at::Tensor(const at::Tensor&)>& change) -> std::string {
     const auto folder = with_places(change);
