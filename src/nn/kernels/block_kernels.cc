@@ -31,31 +31,39 @@ struct Tile<0> {
 
 /// kRows rows of x (`stride` apart) with the columns of t, whose rows have kSize elements.
 template <std::int64_t kSize, std::int64_t kRows, class T = Tile<kSize>>
-void product_tile(const float* x, const float* t, float* y, std::int64_t stride) {
+HWY_INLINE void product_tile(const float* x, const float* t, float* y, std::int64_t stride) {
   constexpr typename T::D d;
   hn::Vec<typename T::D> sums[kRows][T::kVectors];
+#pragma GCC unroll 8
+  for (std::int64_t r = 0; r < kRows; ++r)
+#pragma GCC unroll 2
+    for (std::int64_t v = 0; v < T::kVectors; ++v) sums[r][v] = hn::Zero(d);
   for (std::int64_t i = 0; i < kSize; ++i) {
+#pragma GCC unroll 2
     for (std::int64_t v = 0; v < T::kVectors; ++v) {
       const auto columns = hn::LoadU(d, t + i * kSize + v * T::kWidth);
 #pragma GCC unroll 8
-      for (std::int64_t r = 0; r < kRows; ++r) {
-        const auto factor = hn::Set(d, x[r * stride + i]);
-        sums[r][v] = i == 0 ? hn::Mul(factor, columns) : hn::MulAdd(factor, columns, sums[r][v]);
-      }
+      for (std::int64_t r = 0; r < kRows; ++r)
+        sums[r][v] = hn::MulAdd(hn::Set(d, x[r * stride + i]), columns, sums[r][v]);
     }
   }
+#pragma GCC unroll 8
   for (std::int64_t r = 0; r < kRows; ++r)
+#pragma GCC unroll 2
     for (std::int64_t v = 0; v < T::kVectors; ++v) hn::StoreU(sums[r][v], d, y + r * stride + v * T::kWidth);
 }
 
 /// sums [T::kRows, T::kColumns], of rows of kSize elements, += x' g.
 template <std::int64_t kSize, class T = Tile<kSize>>
-void gradient_tile(const float* x, const float* g, float* sums, const BlockRows& shape) {
+HWY_INLINE void gradient_tile(const float* x, const float* g, float* sums, const BlockRows& shape) {
   constexpr typename T::D d;
   hn::Vec<typename T::D> acc[T::kRows][T::kVectors];
+#pragma GCC unroll 8
   for (std::int64_t i = 0; i < T::kRows; ++i)
+#pragma GCC unroll 2
     for (std::int64_t v = 0; v < T::kVectors; ++v) acc[i][v] = hn::LoadU(d, sums + i * kSize + v * T::kWidth);
   for (std::int64_t r = 0; r < shape.rows; ++r) {
+#pragma GCC unroll 2
     for (std::int64_t v = 0; v < T::kVectors; ++v) {
       const auto columns = hn::LoadU(d, g + r * shape.stride + v * T::kWidth);
 #pragma GCC unroll 8
@@ -63,7 +71,9 @@ void gradient_tile(const float* x, const float* g, float* sums, const BlockRows&
         acc[i][v] = hn::MulAdd(hn::Set(d, x[r * shape.stride + i]), columns, acc[i][v]);
     }
   }
+#pragma GCC unroll 8
   for (std::int64_t i = 0; i < T::kRows; ++i)
+#pragma GCC unroll 2
     for (std::int64_t v = 0; v < T::kVectors; ++v) hn::StoreU(acc[i][v], d, sums + i * kSize + v * T::kWidth);
 }
 

@@ -79,9 +79,9 @@ HWY_INLINE void transform_of_four(const Complex& a0, const Complex& a1, const Co
   b[3] = t - u;
 }
 
-/// The transform of `kRadix` numbers; 0: of any, by its definition.
+/// The transform of `kRadix` numbers.
 template <std::int64_t kRadix>
-HWY_INLINE void butterfly(const Complex* a, Complex* b, const PanelFourier::Pass& pass) {
+HWY_INLINE void butterfly(const Complex (&a)[kRadix], Complex (&b)[kRadix]) {
   if constexpr (kRadix == 2) {
     b[0] = a[0] + a[1];
     b[1] = a[0] - a[1];
@@ -93,7 +93,8 @@ HWY_INLINE void butterfly(const Complex* a, Complex* b, const PanelFourier::Pass
     b[2] = t - u;
   } else if constexpr (kRadix == 4) {
     transform_of_four(a[0], a[1], a[2], a[3], b);
-  } else if constexpr (kRadix == 8) {
+  } else {
+    static_assert(kRadix == 8);
     Complex even[4], odd[4];
     transform_of_four(a[0], a[2], a[4], a[6], even);
     transform_of_four(a[1], a[3], a[5], a[7], odd);
@@ -101,33 +102,46 @@ HWY_INLINE void butterfly(const Complex* a, Complex* b, const PanelFourier::Pass
     odd[1] = scaled(odd[1] + turned_back(odd[1]), half);
     odd[2] = turned_back(odd[2]);
     odd[3] = scaled(turned_back(odd[3]) - odd[3], half);
+#pragma GCC unroll 4
     for (std::int64_t j = 0; j < 4; ++j) {
       b[j] = even[j] + odd[j];
       b[j + 4] = even[j] - odd[j];
     }
-  } else {
-    for (std::int64_t j = 0; j < pass.radix; ++j) {
-      Complex sum = a[0];
-      for (std::int64_t i = 1; i < pass.radix; ++i)
-        sum = plus_times(sum, a[i], pass.roots.data() + 2 * (i * j % pass.radix));
-      b[j] = sum;
+  }
+}
+
+// Loops over the radix are unrolled, so that the numbers stay in registers.
+template <std::int64_t kRadix>
+void pass_of(const PanelFourier::Pass& pass, ComplexRows<const float> x, ComplexRows<float> y) {
+  const std::int64_t groups = pass.groups, s = pass.stride;
+  for (std::int64_t p = 0; p < groups; ++p) {
+    const float* twiddles = pass.twiddles.data() + 2 * p * (kRadix - 1);
+    for (std::int64_t q = 0; q < s; ++q) {
+      Complex a[kRadix], b[kRadix];
+#pragma GCC unroll 8
+      for (std::int64_t i = 0; i < kRadix; ++i) a[i] = load(x, q + s * (p + groups * i));
+      butterfly<kRadix>(a, b);
+      const std::int64_t out = q + s * kRadix * p;
+      store(b[0], y, out);
+#pragma GCC unroll 8
+      for (std::int64_t j = 1; j < kRadix; ++j) store(times(b[j], twiddles + 2 * (j - 1)), y, out + j * s);
     }
   }
 }
 
-template <std::int64_t kRadix>
-void pass_of(const PanelFourier::Pass& pass, const ComplexRows<const float>& x, const ComplexRows<float>& y) {
-  const std::int64_t radix = kRadix == 0 ? pass.radix : kRadix, s = pass.stride;
-  Complex a[kRadix == 0 ? kLargestRadix : kRadix], b[kRadix == 0 ? kLargestRadix : kRadix];
-  for (std::int64_t p = 0; p < pass.groups; ++p) {
-    const float* twiddles = pass.twiddles.data() + 2 * p * (radix - 1);
+/// Of any radix, by the definition.
+void pass_of_any(const PanelFourier::Pass& pass, ComplexRows<const float> x, ComplexRows<float> y) {
+  const std::int64_t radix = pass.radix, groups = pass.groups, s = pass.stride;
+  Complex a[kLargestRadix];
+  for (std::int64_t p = 0; p < groups; ++p) {
     for (std::int64_t q = 0; q < s; ++q) {
-      for (std::int64_t i = 0; i < radix; ++i) a[i] = load(x, q + s * (p + pass.groups * i));
-      butterfly<kRadix>(a, b, pass);
-      const std::int64_t out = q + s * radix * p;
-      store(b[0], y, out);
-      for (std::int64_t j = 1; j < radix; ++j)
-        store(p == 0 ? b[j] : times(b[j], twiddles + 2 * (j - 1)), y, out + j * s);
+      for (std::int64_t i = 0; i < radix; ++i) a[i] = load(x, q + s * (p + groups * i));
+      for (std::int64_t j = 0; j < radix; ++j) {
+        Complex sum = a[0];
+        for (std::int64_t i = 1; i < radix; ++i) sum = plus_times(sum, a[i], pass.roots.data() + 2 * (i * j % radix));
+        if (j > 0) sum = times(sum, pass.twiddles.data() + 2 * (p * (radix - 1) + j - 1));
+        store(sum, y, q + s * (radix * p + j));
+      }
     }
   }
 }
@@ -143,7 +157,7 @@ void any_pass(const PanelFourier::Pass& pass, const ComplexRows<const float>& x,
     case 8:
       return pass_of<8>(pass, x, y);
     default:
-      return pass_of<0>(pass, x, y);
+      return pass_of_any(pass, x, y);
   }
 }
 
@@ -176,10 +190,12 @@ void spectral_products(const SpectralMatrices& m, std::int64_t first, std::int64
     for (std::int64_t o = 0; o < results; ++o) {
       for (std::int64_t lane = 0; lane < kComplex; lane += kAtOnce * kLanes) {
         Complex sums[kAtOnce];
-        for (auto& sum : sums) sum = {hn::Zero(Floats()), hn::Zero(Floats())};
+#pragma GCC unroll 2
+        for (std::int64_t v = 0; v < kAtOnce; ++v) sums[v] = {hn::Zero(Floats()), hn::Zero(Floats())};
         for (std::int64_t i = 0; i < inputs; ++i) {
           const float* number = matrix + 2 * (o * of_result + i * of_input);
           const float factor[2] = {number[0], m.conjugate ? -number[1] : number[1]};
+#pragma GCC unroll 2
           for (std::int64_t v = 0; v < kAtOnce; ++v)
             sums[v] = plus_times(sums[v], load(numbers_of(x, lane + v * kLanes), f * inputs + i), factor);
         }
@@ -194,19 +210,22 @@ void spectral_gradients(std::int64_t rows, std::int64_t columns, std::int64_t fi
   for (std::int64_t f = first; f < last; ++f) {
     for (std::int64_t o = 0; o < rows; ++o) {
       for (std::int64_t i = 0; i < columns; i += 2) {
-        Vector products[4];
-        for (auto& product : products) product = hn::Zero(Floats());
         const std::int64_t count = columns - i < 2 ? 1 : 2;
-        for (std::int64_t k = 0; k < count; ++k) {
+        Complex products[2];
+#pragma GCC unroll 2
+        for (std::int64_t k = 0; k < 2; ++k) {
+          Complex sum{hn::Zero(Floats()), hn::Zero(Floats())};
+          const std::int64_t column = f * columns + i + (k < count ? k : 0);  // once more, where there is no second
+#pragma GCC unroll 8
           for (std::int64_t lane = 0; lane < kComplex; lane += kLanes) {
-            const auto a = load(numbers_of(x, lane), f * columns + i + k), b = load(numbers_of(g, lane), f * rows + o);
-            auto &re = products[2 * k], &im = products[2 * k + 1];
-            re = hn::MulAdd(a.im, b.im, hn::MulAdd(a.re, b.re, re));
-            im = hn::NegMulAdd(a.re, b.im, hn::MulAdd(a.im, b.re, im));
+            const auto a = load(numbers_of(x, lane), column), b = load(numbers_of(g, lane), f * rows + o);
+            sum.re = hn::MulAdd(a.im, b.im, hn::MulAdd(a.re, b.re, sum.re));
+            sum.im = hn::NegMulAdd(a.re, b.im, hn::MulAdd(a.im, b.re, sum.im));
           }
+          products[k] = sum;
         }
         float four[4];
-        sums_of_four(products, four);
+        sums_of_four(products[0].re, products[0].im, products[1].re, products[1].im, four);
         float* out = sums + 2 * ((f * rows + o) * columns + i);
         for (std::int64_t k = 0; k < 2 * count; ++k) out[k] += four[k];
       }

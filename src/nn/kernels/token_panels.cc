@@ -74,8 +74,10 @@ void turn(const TokenRows<const T>& rows, float* panel) {
       rows,
       [&](std::int64_t i, std::int64_t t) {
         Vector v[4];
+#pragma GCC unroll 4
         for (std::int64_t k = 0; k < 4; ++k) v[k] = load_wide(rows.at + (t + k) * rows.stride + i);
-        turn_blocks(v);
+        turn_blocks(v[0], v[1], v[2], v[3]);
+#pragma GCC unroll 4
         for (std::int64_t k = 0; k < 4; ++k)
           store_blocks(Floats(), v[k], panel + (i + k) * kPanelTokens + t, 4 * kPanelTokens);
       },
@@ -88,9 +90,11 @@ void add_turned(const float* panel, const TokenRows<T>& rows) {
       rows,
       [&](std::int64_t i, std::int64_t t) {
         Vector v[4];
+#pragma GCC unroll 4
         for (std::int64_t k = 0; k < 4; ++k)
           v[k] = load_blocks(Floats(), panel + (i + k) * kPanelTokens + t, 4 * kPanelTokens);
-        turn_blocks(v);
+        turn_blocks(v[0], v[1], v[2], v[3]);
+#pragma GCC unroll 4
         for (std::int64_t k = 0; k < 4; ++k) add_wide(v[k], rows.at + (t + k) * rows.stride + i);
       },
       [&](std::int64_t i, std::int64_t t) {
@@ -123,7 +127,8 @@ void sparse_lines(const SparseLines& lines, std::int64_t first, std::int64_t las
   for (std::int64_t i = first; i < last; ++i) {
     for (std::int64_t c = 0; c < kPanelTokens; c += kAtOnce * kLanes) {
       Vector sums[kAtOnce];
-      for (auto& sum : sums) sum = hn::Zero(d);
+#pragma GCC unroll 8
+      for (std::int64_t v = 0; v < kAtOnce; ++v) sums[v] = hn::Zero(d);
       for (std::int64_t k = lines.begin[i]; k < lines.begin[i + 1]; ++k) {
         const auto number = hn::Set(d, numbers[lines.number[k]]);
         const float* row = x + lines.other[k] * kPanelTokens + c;
@@ -131,6 +136,7 @@ void sparse_lines(const SparseLines& lines, std::int64_t first, std::int64_t las
         for (std::int64_t v = 0; v < kAtOnce; ++v)
           sums[v] = hn::MulAdd(number, hn::LoadU(d, row + v * kLanes), sums[v]);
       }
+#pragma GCC unroll 8
       for (std::int64_t v = 0; v < kAtOnce; ++v) hn::StoreU(sums[v], d, y + i * kPanelTokens + c + v * kLanes);
     }
   }
@@ -143,19 +149,20 @@ void sparse_dots(const SparseLines& lines, std::int64_t first, std::int64_t last
   if (first < last) line = std::upper_bound(lines.begin, lines.begin + lines.lines + 1, first) - lines.begin - 1;
   for (std::int64_t k = first; k < last; k += 4) {
     Vector products[4];
-    const std::int64_t count = std::min<std::int64_t>(4, last - k);
+#pragma GCC unroll 4
     for (std::int64_t j = 0; j < 4; ++j) {
-      products[j] = hn::Zero(d);
-      if (j >= count) continue;
-      while (lines.begin[line + 1] <= k + j) ++line;
-      const float *a = x + lines.other[k + j] * kPanelTokens, *b = y + line * kPanelTokens;
+      const auto at = std::min(k + j, last - 1);  // the last once more, where there are no four
+      while (lines.begin[line + 1] <= at) ++line;
+      const float *a = x + lines.other[at] * kPanelTokens, *b = y + line * kPanelTokens;
+      auto sum = hn::Zero(d);
 #pragma GCC unroll 16
       for (std::int64_t v = 0; v < kVectors; ++v)
-        products[j] = hn::MulAdd(hn::LoadU(d, a + v * kLanes), hn::LoadU(d, b + v * kLanes), products[j]);
+        sum = hn::MulAdd(hn::LoadU(d, a + v * kLanes), hn::LoadU(d, b + v * kLanes), sum);
+      products[j] = sum;
     }
     float four[4];
-    sums_of_four(products, four);
-    for (std::int64_t j = 0; j < count; ++j) sums[lines.number[k + j]] += four[j];
+    sums_of_four(products[0], products[1], products[2], products[3], four);
+    for (std::int64_t j = 0; j < std::min<std::int64_t>(4, last - k); ++j) sums[lines.number[k + j]] += four[j];
   }
 }
 
