@@ -21,15 +21,18 @@ double sum_of_squares(const float* x, std::int64_t n) {
   const hn::Rebind<float, decltype(doubles)> floats;
   constexpr std::int64_t kWidth = hn::MaxLanes(doubles), kVectors = kLanes / kWidth;
   hn::Vec<decltype(doubles)> sums[kVectors];
-  for (auto& sum : sums) sum = hn::Zero(doubles);
+#pragma GCC unroll 8
+  for (int k = 0; k < kVectors; ++k) sums[k] = hn::Zero(doubles);
   std::int64_t i = 0;
   for (; i + kLanes <= n; i += kLanes) {
+#pragma GCC unroll 8
     for (int k = 0; k < kVectors; ++k) {
       const auto v = hn::PromoteTo(doubles, hn::LoadU(floats, x + i + k * kWidth));
       sums[k] = hn::MulAdd(v, v, sums[k]);
     }
   }
   double lanes[kLanes];
+#pragma GCC unroll 8
   for (int k = 0; k < kVectors; ++k) hn::StoreU(sums[k], doubles, lanes + k * kWidth);
   for (int j = 0; i < n; ++i, ++j) lanes[j] += double{x[i]} * x[i];
   return ((lanes[0] + lanes[1]) + (lanes[2] + lanes[3])) + ((lanes[4] + lanes[5]) + (lanes[6] + lanes[7]));

@@ -57,6 +57,7 @@ TESSERA_INLINE void some_products(const float* x, const T* matrix, const MatrixR
       for (int f = 0; f < Few; ++f) sums[f][r] = hn::MulAdd(load(x + f * rows.dim + i), part, sums[f][r]);
     }
   }
+#pragma GCC unroll 2
   for (int f = 0; f < Few; ++f) {
 #pragma GCC unroll 4
     for (int r = 0; r < Rows; ++r) {
