@@ -85,8 +85,8 @@ class Card {
     if (node.kind == Node::Kind::kMap) out.name = text_of(node, "config_name");
     if (out.name.empty()) fail(node, "configuration has no 'config_name'");
     out.folder = text_of(node, "data_dir");
-    while (out.folder.starts_with("./")) out.folder.erase(0, 2);
     if (!out.folder.empty() && !out.folder.ends_with('/')) out.folder += '/';
+    while (out.folder.starts_with("./")) out.folder.erase(0, 2);
     out.is_default = text_of(node, "default") == "true";
     const Node* files = entry_of(node, "data_files");
     if (files && files->kind != Node::Kind::kNull) out.splits = splits_of(*files, out.folder);

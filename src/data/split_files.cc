@@ -70,13 +70,12 @@ std::vector<std::string> words_for(const std::string& split) {
   return {split};
 }
 
-/// In the order of the patterns, each once.
+/// In the order of the patterns. A file that two of them mean comes twice, as `datasets` has it.
 Paths matching(const Paths& all, const std::vector<std::string>& patterns) {
   Paths out;
-  std::set<std::string> taken;
   for (const auto& pattern : patterns)
     for (const auto& file : all)
-      if (matches_pattern(pattern, file) && taken.insert(file).second) out.push_back(file);
+      if (matches_pattern(pattern, file)) out.push_back(file);
   return out;
 }
 

@@ -201,7 +201,7 @@ std::vector<ShardView> Model::shards() const {
     view.unit = unit.name();
     view.shape = p.spec.shape;
     view.trainable = p.spec.trainable;
-    view.dtype = p.spec.trainable ? p.spec.stored : p.spec.compute;
+    view.dtype = p.spec.mapped ? p.spec.compute : p.spec.shard_dtype();
     view.packed = p.spec.packed();
     result.push_back(std::move(view));
   }
@@ -227,7 +227,7 @@ void Model::visit_full(const VisitTensor& visit, const std::function<bool(const 
       });
       if (!any) continue;
       // Frozen values in shared memory are whole and are never written: nothing to gather.
-      if (!segment.trainable && unit->store().always_whole())
+      if (!segment.trainable && segment.shard_dtype() == segment.compute && unit->store().always_whole())
         visit_whole(*unit, segment, unit->store().whole(s), filtered);
       else
         visit_shard(*unit, s, filtered);

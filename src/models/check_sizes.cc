@@ -12,6 +12,7 @@
 
 #include "base/json_text.h"
 #include "families/families.h"
+#include "formats/weight_names.h"
 #include "models/names_in_files.h"
 #include "tessera/base/error.h"
 #include "tessera/io/tensor_source.h"
@@ -94,6 +95,11 @@ std::string keys_behind(const nlohmann::json& json, const std::string& file, con
                     keys.substr(0, keys.find(' ')));
 }
 
+/// Such a file has one model's tensors and no more. Folders may have heads that a task does not use.
+bool is_of_gguf(const io::TensorInfo& info) {
+  return info.file.ends_with(".gguf");
+}
+
 }  // namespace
 
 void check_sizes(const std::string& folder, const io::TensorSource& source) {
@@ -124,10 +130,18 @@ void check_sizes(const std::string& folder, const io::TensorSource& source) {
     used.insert(stored);
     kinds_read.insert(without_numbers(stored));
   }
+  const bool has_head = shapes.contains("lm_head.weight") || shapes.contains("embed_out.weight");
   for (const auto& info : source.tensors()) {
-    if (used.contains(info.name) || !kinds_read.contains(without_numbers(info.name))) continue;
-    refuse(json, file, info.name,
-           fmt::format("tensor '{}' {} in {} is one more than the model has", info.name, shown(info.shape), info.file));
+    if (used.contains(info.name)) continue;
+    if (kinds_read.contains(without_numbers(info.name)))
+      refuse(
+          json, file, info.name,
+          fmt::format("tensor '{}' {} in {} is one more than the model has", info.name, shown(info.shape), info.file));
+    if (is_of_gguf(info) && !is_ignorable_weight(info.name, has_head))
+      throw DataError(fmt::format("{}: tensor '{}' {} (its name in a Hugging Face folder) is not one of the model that "
+                                  "the file's keys describe; without it the model would compute other values",
+                                  info.file, info.name, shown(info.shape)),
+                      info.file);
   }
 }
 

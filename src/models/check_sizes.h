@@ -14,8 +14,8 @@ namespace tessera::models {
 nlohmann::json read_described_config(const std::string& folder);
 
 /// ConfigError where a tensor of the source has another shape than config.json gives it, and where one of the two has
-/// more layers or experts than the other: names the keys, the tensor and both shapes. Other missing tensors are left to
-/// those who read.
+/// more layers or experts than the other: names the keys, the tensor and both shapes. DataError where a GGUF file has a
+/// tensor that its model does not use. Other missing tensors are left to those who read.
 void check_sizes(const std::string& folder, const io::TensorSource& source);
 
 }  // namespace tessera::models

@@ -71,8 +71,9 @@ void decay_length(Row row, std::int64_t length, std::int64_t prompt_length, cons
   const std::int64_t over = length - (start + prompt_length);
   if (over <= 0) return;
   const auto growth = static_cast<float>(std::pow(factor, static_cast<double>(over)) - 1.0);
+  const std::set<std::int64_t> ends(config.eos_token_ids.begin(), config.eos_token_ids.end());  // each grows once
   // An end that is not allowed yet stays so; transformers adds infinity to -infinity there.
-  for (auto eos : config.eos_token_ids)
+  for (auto eos : ends)
     if (row.has(eos) && row.scores[eos] != kRemoved) row.scores[eos] += std::abs(row.scores[eos]) * growth;
 }
 

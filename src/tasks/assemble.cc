@@ -228,6 +228,19 @@ void attach_several(Assembled& a, const AssembleOptions& options, const models::
   fsdp.param_init_fn = a.several->init();
 }
 
+/// Which parameters are in the adapters' files, whether they train or not.
+std::function<bool(const std::string&)> saved_with_adapters(const Assembled& a) {
+  std::set<std::string> names;
+  const auto add = [&](const checkpoint::AdaptedModule& adapted) {
+    for (const auto& entry : peft::adapter_entries(adapted.module, adapted.method))
+      names.insert(adapted.sharded_name(entry.parameter));
+  };
+  if (a.adapters) add(a.adapted());
+  if (a.several)
+    for (const auto& member : a.several->members()) add(a.adapted(member));
+  return [names = std::move(names)](const std::string& name) { return names.contains(name); };
+}
+
 void freeze_lora_a(Assembled& a) {
   train::freeze_lora_a(*a.model);
   if (!a.adapters) return;
@@ -308,6 +321,7 @@ Assembled assemble(const AssembleOptions& options, std::shared_ptr<comm::Communi
   if (options.is_body_alone && !build.classifier) leave_head_empty(*names, fsdp);
   if (!fsdp.wrap) fsdp.wrap = fsdp::wrap_classes(a.config.no_split_classes);
   if (options.recompute_blocks) fsdp.activation_checkpointing = fsdp::wrap_classes(a.config.no_split_classes);
+  fsdp.keeps_frozen = saved_with_adapters(a);
   if (options.before_sharding) options.before_sharding(a, fsdp);
   a.sharded = fsdp::fully_shard(*a.model, std::move(group), std::move(fsdp));
   const auto begin = [&](const checkpoint::AdaptedModule& adapted, std::optional<std::uint64_t> seed) {

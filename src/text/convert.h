@@ -15,6 +15,11 @@ namespace tessera::text {
 /// configuration's, else the model's own.
 std::string sentencepiece_to_json(const std::string& file, const TokenizerConfig& config, SpecialTokens& special);
 
+/// tokenizer.model as tiktoken's ranks, one "base64 rank" a line (Llama 3's, as Meta publishes it), as transformers'
+/// TikTokenConverter reads it: words are cut as Llama 3 cuts them, additional special tokens follow the ranks.
+bool is_tiktoken(const std::string& file);
+std::string tiktoken_to_json(const std::string& file, const TokenizerConfig& config, SpecialTokens& special);
+
 /// vocab.json and merges.txt: GPT-2's form; RoBERTa's kind, DeBERTa's and Qwen2's by the class.
 std::string gpt2_to_json(const std::string& vocab_file, const std::string& merges_file, const TokenizerConfig& config,
                          SpecialTokens& special);

@@ -68,6 +68,8 @@ Pipeline convert(const fs::path& path, TokenizerConfig config) {
     json = bert_to_json(path.string(), config, special);
   } else if (name == "vocab.json" || name == "merges.txt") {
     json = gpt2_to_json((folder / "vocab.json").string(), (folder / "merges.txt").string(), config, special);
+  } else if (is_tiktoken(path.string())) {
+    json = tiktoken_to_json(path.string(), config, special);
   } else {
     json = sentencepiece_to_json(path.string(), config, special);
   }

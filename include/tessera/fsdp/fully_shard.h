@@ -118,6 +118,9 @@ struct FsdpOptions {
   /// gathers and reductions are the host's (PyTorch's CPUOffload). kDevice: on `device`, nothing is moved in a step.
   /// ConfigError for several ranks, and beside offload_folder or a gather form.
   StateOn state_on = StateOn::kHost;
+  /// Frozen parameters that are saved: they keep the values and dtypes that they were read with, beside those that are
+  /// computed with. Null: all frozen ones are kept in the compute dtype alone.
+  std::function<bool(const std::string&)> keeps_frozen = nullptr;
   /// Parameter name -> name in the source; identity if empty. An empty result means: not in the source.
   std::function<std::string(const std::string&)> source_name = nullptr;
 };
@@ -127,7 +130,7 @@ struct ShardView {
   std::string name;                   // fully qualified
   std::string unit;                   // that gathers it; "": the root
   std::vector<std::int64_t> shape;    // of the whole parameter
-  at::ScalarType dtype = at::kFloat;  // that visit_full() brings: stored if trainable, else compute
+  at::ScalarType dtype = at::kFloat;  // that visit_full() brings: stored if trainable or kept, else compute
   std::int64_t offset = 0;            // first element of `local` in the flattened parameter
   at::Tensor local;                   // 1-D view into a flat shard; empty where this rank has none of it
   at::Tensor grad;                    // 1-D view, or undefined

@@ -1,5 +1,6 @@
 #pragma once
 // A parsed template.
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -54,6 +55,7 @@ struct Expression {
 
 struct Statement;
 using Body = std::vector<std::unique_ptr<Statement>>;
+using Blocks = std::map<std::string, const Statement*>;  // by name: of {% block %}
 
 enum class StatementKind {
   kData,    // text

@@ -8,6 +8,7 @@
 #include "chat/jinja/native_function.h"
 #include "chat/jinja/repr.h"
 #include "chat/jinja/template_error.h"
+#include "chat/jinja/template_self.h"
 #include "chat/jinja/tests.h"
 
 namespace tessera::chat {
@@ -106,6 +107,7 @@ Value Interpreter::evaluate_name(const Expression& e, const ScopePtr& scope) {
   if (name == "namespace")
     return make_function("namespace",
                          [this](Runtime&, Arguments arguments) { return make_namespace(std::move(arguments)); });
+  if (name == "self") return ObjectPtr(std::make_shared<TemplateSelf>(*this));
   if (const Value* found = find_global(name)) return *found;
   return make_undefined(fmt::format("{} is undefined", repr_text(name)));
 }

@@ -82,7 +82,10 @@ class Joiner : public Object {
   explicit Joiner(std::string separator) : separator_(std::move(separator)) {}
   std::string type_name() const override { return "Joiner"; }
   std::string repr() const override { return "<jinja2.utils.Joiner object>"; }
-  Value call(Runtime&, Arguments) override { return std::exchange(used_, true) ? separator_ : ""; }
+  Value call(Runtime&, Arguments arguments) override {
+    const BoundArguments none("joiner", std::move(arguments), {});
+    return std::exchange(used_, true) ? separator_ : "";
+  }
 
  private:
   std::string separator_;

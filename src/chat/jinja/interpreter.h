@@ -23,8 +23,8 @@ class Interpreter : public Runtime {
   Interpreter(const Interpreter&) = delete;
   Interpreter& operator=(const Interpreter&) = delete;
 
-  /// TemplateError, with the place that was being run.
-  std::string run(const Body& body);
+  /// TemplateError, with the place that was being run. `blocks`: those that `self` has.
+  std::string run(const Body& body, const Blocks& blocks = {});
   const std::vector<Span>& spans() const { return spans_; }
 
   Value call(const Value& callee, Arguments arguments) override;
@@ -33,6 +33,7 @@ class Interpreter : public Runtime {
 
  private:
   friend class Macro;
+  friend class TemplateSelf;
   enum class Flow { kNext, kBreak, kContinue };
 
   // run_statements.cc
@@ -44,6 +45,7 @@ class Interpreter : public Runtime {
   Flow run_with(const Statement& statement, const ScopePtr& scope);
   void run_call_block(const Statement& statement, const ScopePtr& scope);
   void run_generation(const Statement& statement, const ScopePtr& scope);
+  Flow run_block(const Statement& block);
   Value make_macro(const Statement& statement, const ScopePtr& scope);
   std::string run_macro(const Statement& macro, const ScopePtr& scope, Arguments arguments);
   void assign(const Expression& target, const Value& value, const ScopePtr& scope);
@@ -74,6 +76,7 @@ class Interpreter : public Runtime {
 
   const std::map<std::string, Value>& variables_;
   int max_depth_;
+  const Blocks* blocks_ = nullptr;
   ScopePtr top_ = std::make_shared<Scope>(nullptr);
   std::vector<TextBuilder> outputs_;  // the text, and what is being captured
   std::int64_t pieces_ = 0;           // written to the text

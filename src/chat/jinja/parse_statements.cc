@@ -174,7 +174,10 @@ void Parser::parse_signature(Statement& macro) {
   while (!is_operator(")")) {
     if (!macro.parameters.empty()) expect_operator(",");
     const Position at = current().at;
-    macro.parameters.push_back(parse_name_target());
+    auto name = parse_name_target();
+    if (std::find(macro.parameters.begin(), macro.parameters.end(), name) != macro.parameters.end())
+      fail_at(at, fmt::format("duplicate argument '{}' in the definition", name));
+    macro.parameters.push_back(std::move(name));
     if (skip_operator("="))
       macro.defaults.push_back(parse_expression());
     else if (!macro.defaults.empty())
@@ -255,7 +258,7 @@ Parser::StatementPtr Parser::parse_scope(const std::string& tag) {
   }
   const std::string name = current().text;
   expect(TokenKind::kName);
-  if (!blocks_.insert(name).second) fail_at(out->at, fmt::format("block '{}' defined twice", name));
+  if (!blocks_.emplace(name, out.get()).second) fail_at(out->at, fmt::format("block '{}' defined twice", name));
   if (!skip_word("scoped")) out->kind = StatementKind::kBlock;
   const bool is_required = skip_word("required");
   if (is_operator("-"))

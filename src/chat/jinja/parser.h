@@ -13,6 +13,7 @@ namespace tessera::chat {
 
 struct ParsedTemplate {
   Body body;
+  Blocks blocks;
   std::set<std::string> names;  // every variable that is read somewhere
 };
 
@@ -115,7 +116,7 @@ class Parser {
   std::vector<std::string> open_tags_;
   std::vector<Tags> end_tags_;
   std::vector<std::set<std::string>*> macro_names_;  // of the macros around here
-  std::set<std::string> blocks_;
+  Blocks blocks_;
   // Filters and tests that do not exist. Inside of {% if %} and x if y else z they are an error only when they are
   // reached, as in jinja2: there `soft_` is set, or they are taken from the list again.
   struct Unknown {

@@ -28,6 +28,7 @@ ParsedTemplate Parser::run() {
   out.body = parse_body(nullptr);
   if (!unknown_.empty()) fail_at(unknown_.front().at, unknown_.front().message);
   out.names = std::move(names_);
+  out.blocks = std::move(blocks_);
   resolve_names(out.body);
   return out;
 }

@@ -24,7 +24,8 @@ Interpreter::~Interpreter() {
   for (const auto& space : namespaces_) space->attributes = Dict();
 }
 
-std::string Interpreter::run(const Body& body) {
+std::string Interpreter::run(const Body& body, const Blocks& blocks) {
+  blocks_ = &blocks;
   try {
     execute(body, top_);
   } catch (const TemplateError& e) {
@@ -104,9 +105,8 @@ Interpreter::Flow Interpreter::execute(const Statement& s, const ScopePtr& scope
     case StatementKind::kScope:
       return execute(s.body, std::make_shared<Scope>(scope));
     case StatementKind::kBlock:
-      return execute(s.body, std::make_shared<Scope>(top_));
     case StatementKind::kRequired:
-      type_error(fmt::format("Required block '{}' not found", s.text));
+      return run_block(s);
     case StatementKind::kImport:
       type_error(fmt::format("'{}' needs other templates; a chat template stands alone", s.text));
   }
@@ -170,6 +170,11 @@ Interpreter::Flow Interpreter::run_with(const Statement& s, const ScopePtr& scop
   const auto inner = std::make_shared<Scope>(scope);
   for (std::size_t i = 0; i < values.size(); ++i) assign(*s.targets[i], values[i], inner);
   return execute(s.body, inner);
+}
+
+Interpreter::Flow Interpreter::run_block(const Statement& block) {
+  if (block.kind == StatementKind::kRequired) type_error(fmt::format("Required block '{}' not found", block.text));
+  return execute(block.body, std::make_shared<Scope>(top_));
 }
 
 void Interpreter::run_call_block(const Statement& s, const ScopePtr& scope) {

@@ -6,7 +6,7 @@ Rendered Template::render(const std::map<std::string, Value>& variables, const R
   Budget budget(limits);
   Interpreter interpreter(variables, limits.depth);
   Rendered out;
-  out.text = interpreter.run(parsed_.body);
+  out.text = interpreter.run(parsed_.body, parsed_.blocks);
   out.generation_spans = interpreter.spans();
   return out;
 }

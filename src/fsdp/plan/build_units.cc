@@ -41,6 +41,7 @@ ParameterSpec make_spec(const PlannedParameter& p, const FsdpOptions& options, b
   spec.block_bytes = p.block_bytes;
   spec.compute = ignored || spec.packed() ? spec.stored : compute_dtype(spec.stored, options.precision);
   spec.trainable = p.tensor.requires_grad();
+  spec.kept = !spec.trainable && !spec.packed() && options.keeps_frozen && options.keeps_frozen(spec.name);
   check_source_shape(options, spec);
   const bool received = options.sync_module_states && rank > 0;
   if (name_in_source(options, spec.name).empty() && !received && !options.param_init_fn)

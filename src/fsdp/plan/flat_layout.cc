@@ -22,12 +22,12 @@ Segment& segment_for(std::vector<Segment>& segments, const ParameterSpec& p) {
   const auto stored = p.packed() ? at::kByte : p.stored, compute = p.packed() ? at::kByte : p.compute;
   const auto align_bytes = p.packed() ? std::lcm(kAlignBytes, p.block_bytes) : kAlignBytes;
   auto same = [&](const Segment& s) {
-    return !s.alone && s.stored == stored && s.compute == compute && s.trainable == p.trainable &&
+    return !s.alone && s.stored == stored && s.compute == compute && s.trainable == p.trainable && s.kept == p.kept &&
            s.align_bytes == align_bytes;
   };
   auto found = p.alone ? segments.end() : std::find_if(segments.begin(), segments.end(), same);
   if (found != segments.end()) return *found;
-  return segments.emplace_back(Segment{stored, compute, p.trainable, p.alone, align_bytes, 0, 0, {}});
+  return segments.emplace_back(Segment{stored, compute, p.trainable, p.kept, p.alone, align_bytes, 0, 0, {}});
 }
 
 }  // namespace

@@ -20,6 +20,7 @@ struct ParameterSpec {
   at::ScalarType stored = at::kFloat;   // of the master
   at::ScalarType compute = at::kFloat;  // what the module sees
   bool trainable = false;
+  bool kept = false;    // frozen, and saved as it was read
   bool mapped = false;  // a view of a file: in no segment
   bool alone = false;   // in a segment of its own
   /// A field of a packed matrix: its bytes are kept as they are, and slices end at multiples of this. 0: a dense
@@ -30,6 +31,8 @@ struct ParameterSpec {
   std::int64_t numel() const;
   /// Elements of the segment that it takes: its own, or bytes.
   std::int64_t segment_numel() const;
+  /// Frozen values are never written again, so they are kept in the compute dtype alone where nobody saves them.
+  at::ScalarType shard_dtype() const { return trainable || kept ? stored : compute; }
 };
 
 /// A parameter's place: elements [offset, offset + numel) of the segment; of a packed one bytes.
@@ -41,13 +44,13 @@ struct Entry {
 struct Segment {
   at::ScalarType stored = at::kFloat, compute = at::kFloat;
   bool trainable = false;
+  bool kept = false;                        // as its parameters
   bool alone = false;                       // of one parameter, by its wish
   std::int64_t align_bytes = 64;            // of entries and slices
   std::int64_t slice_numel = 0, numel = 0;  // numel == world_size * slice_numel
   std::vector<Entry> entries;               // ascending offsets
 
-  /// Frozen values are never written again, so they are kept in the compute dtype alone.
-  at::ScalarType shard_dtype() const { return trainable ? stored : compute; }
+  at::ScalarType shard_dtype() const { return trainable || kept ? stored : compute; }
 };
 
 /// A range of one parameter inside one slice, in elements of the segment.

@@ -134,5 +134,33 @@ TEST(TemplateErrors, AMacrosCallerHasADefaultWhereItIsUsed) {
   EXPECT_EQ(render("{% macro x(caller) %}a{% endmacro %}{{ x(1) }}"), "a");
 }
 
+TEST(TemplateErrors, AParameterHasANameOfItsOwn) {
+  EXPECT_EQ(failure("{% macro x(a, b, a) %}{% endmacro %}").kind, ErrorKind::kSyntax);
+  EXPECT_EQ(failure("{% call(a, a) range(1) %}{% endcall %}").kind, ErrorKind::kSyntax);
+}
+
+TEST(TemplateErrors, AJoinerTakesNothing) {
+  EXPECT_EQ(failure("{% call joiner('x')() %}{% endcall %}").kind, ErrorKind::kType);
+}
+
+// What jinja2 3.1.6 writes.
+TEST(TemplateSelf, HasWhatEachBlockWrites) {
+  EXPECT_EQ(render("{{ self }}{{ self is defined }}{{ self is callable }}{{ self.a is callable }}{{ self.b }}"
+                   "{% block a %}{% endblock %}"),
+            "<TemplateReference None>TrueFalseTrue");
+  EXPECT_EQ(render("{% block a %}x{{ v }}{% endblock %}{% set v = 2 %}{{ self.a() }}{{ self['a']() ~ '<' }}"),
+            "xx2x2<");
+  EXPECT_EQ(render("{% for i in [1, 2] %}{% block a scoped %}[{{ i }}]{% endblock %}{% endfor %}{{ self.a() }}"),
+            "[1][2][]");
+  EXPECT_EQ(render("{% if false %}{% block a %}z{% endblock %}{% endif %}{% macro m() %}{{ self.a() }}{% endmacro %}"
+                   "{{ m()|upper }}"),
+            "Z");
+  EXPECT_EQ(render("{% set self = 1 %}{{ self }}"), "1");
+  EXPECT_EQ(failure("{{ self.a(1) }}{% block a %}{% endblock %}").kind, ErrorKind::kType);
+  EXPECT_EQ(failure("{{ self.a() }}{% block a required %}{% endblock %}").kind, ErrorKind::kType);
+  EXPECT_EQ(failure("{% block a %}{{ self.a() }}{% endblock %}").kind, ErrorKind::kLimit);
+  EXPECT_EQ(failure("{{ self.nope() }}").kind, ErrorKind::kUndefined);
+}
+
 }  // namespace
 }  // namespace tessera::chat

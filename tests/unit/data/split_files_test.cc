@@ -148,6 +148,10 @@ configs:
   data_files: "**/big_[ab].jsonl"
 - config_name: plain
   data_dir: plain
+- config_name: here
+  data_dir: .
+- config_name: twice
+  data_files: [big_b.jsonl, "big_*"]
 tags:
 - a: [of another form, "
 ---
@@ -180,6 +184,8 @@ TEST_F(CardsHere, ItsPatternsSayWhichFilesASplitHas) {
                                              "train: part1/deep/e.jsonl", "validation: held_out/rows-1.jsonl"}));
   EXPECT_EQ(find("train", "large"), (Names{"train: big_b.jsonl", "train: x/y/big_a.jsonl"}));
   EXPECT_EQ(find("train,test", "plain"), (Names{"train: plain/train.jsonl", "test: plain/test.jsonl"}));
+  EXPECT_EQ(find("train", "here"), (Names{"train: plain/train.jsonl", "train: train.jsonl"}));
+  EXPECT_EQ(find("train", "twice"), (Names{"train: big_b.jsonl", "train: big_b.jsonl", "train: big_c.jsonl"}));
 }
 
 TEST_F(CardsHere, WhatItDoesNotSayIsNamed) {

@@ -154,6 +154,18 @@ TEST_F(CausalGeneration, AnEndThatIsNotAllowedYetDoesNotGrowLikelier) {
   EXPECT_GE(generate(*model_, alone, {}, settings).sequences.size(1), 6);
 }
 
+// transformers writes the grown scores by index, so an id that is listed twice counts once.
+TEST_F(CausalGeneration, AnEndTokenThatIsNamedTwiceDecaysOnce) {
+  auto settings = settings_;
+  settings.exponential_decay_length_penalty = {0, 1.3};
+  settings.eos_token_ids = {5};
+  const auto once = generate(*model_, prompt_, mask_, settings, /*want_scores=*/true);
+  settings.eos_token_ids = {5, 5, 5};
+  const auto thrice = generate(*model_, prompt_, mask_, settings, /*want_scores=*/true);
+  ASSERT_GT(once.scores.size(), 1u);
+  EXPECT_TRUE(torch::equal(once.scores[1], thrice.scores[1]));
+}
+
 TEST_F(CausalGeneration, TokensThatTheModelDoesNotHaveArePassedOver) {
   const auto plain = generate(*model_, prompt_, mask_, settings_).sequences;
   auto settings = settings_;

@@ -1,6 +1,7 @@
 #include "models/gguf_model.h"
 
 #include <ATen/ATen.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -12,6 +13,7 @@
 #include "base/file.h"
 #include "families/families.h"
 #include "io/gguf_writer.h"
+#include "models/check_sizes.h"
 #include "models/gguf_export.h"
 #include "models/gguf_layout.h"
 #include "tessera/base/error.h"
@@ -306,6 +308,25 @@ TEST(GgufModel, NamesUnknownArchitecturesAndTensors) {
               std::string::npos)
         << e.what();
   }
+}
+
+TEST(GgufModel, ATensorThatTheModelHasNoPlaceForIsAnError) {
+  for (const auto& [tensor, name] :
+       {std::pair("output.bias", "lm_head.bias"), {"output_norm.bias", "model.norm.bias"}}) {
+    const auto file = with("llama", {}, {tensor});
+    try {
+      check_sizes(file, *open_model_weights(file));
+      FAIL() << tensor;
+    } catch (const DataError& e) {
+      EXPECT_NE(std::string(e.what()).find(fmt::format("tensor '{}' [4] (its name in a Hugging Face folder) is not one "
+                                                       "of the model",
+                                                       name)),
+                std::string::npos)
+          << e.what();
+    }
+  }
+  const auto file = with("llama", {}, {"blk.0.attn_rot_embd.weight"});  // what every reader makes itself
+  EXPECT_NO_THROW(check_sizes(file, *open_model_weights(file)));
 }
 
 /// A file of one tensor, of a model with experts, read.

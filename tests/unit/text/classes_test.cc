@@ -8,6 +8,7 @@
 
 #include "base/crc32.h"
 #include "tessera/base/error.h"
+#include "text/base64.h"
 #include "text/tokenizer.h"
 
 namespace tessera::text {
@@ -149,6 +150,38 @@ TEST(TokenizerClasses, MergesAreTheLinesThatTheClassReads) {
   EXPECT_EQ(ids("GPT2Tokenizer", "#version: 0.2\na b\nb c"), (Ids{1, 2, 3}));
   EXPECT_EQ(ids("GPT2Tokenizer", "a b"), (Ids{1, 2, 0, 1}));
   EXPECT_EQ(ids("Qwen2Tokenizer", "a b\nb c"), (Ids{4, 3}));
+}
+
+// The expected ids are those of AutoTokenizer in transformers 4.57.3.
+TEST(TokenizerClasses, RanksOfTiktokenAreAVocabulary) {
+  const auto folder = fs::temp_directory_path() / "tessera_tokenizer_tiktoken";
+  fs::remove_all(folder);
+  fs::create_directories(folder);
+  const auto write = [&](const std::string& name, const std::string& text) {
+    std::ofstream(folder / name, std::ios::binary) << text;
+  };
+  std::vector<std::string> tokens;
+  for (int byte = 0; byte < 256; ++byte) tokens.emplace_back(1, static_cast<char>(byte));
+  for (const char* longer : {"he", "ll", "llo", " he", "\xC3\xA9"}) tokens.emplace_back(longer);
+  std::string ranks;
+  for (std::size_t i = 0; i < tokens.size(); ++i) ranks += encode_base64(tokens[i]) + " " + std::to_string(i) + "\n";
+  write("tokenizer.model", ranks);
+  const auto ids_of = [&](const Json& config) {
+    write("tokenizer_config.json", config.dump());
+    return joined(open_tokenizer(folder.string())
+                      ->encode("hello hello! <|x|>\xC3\xA9"
+                               "12")
+                      .ids);
+  };
+  const Json more = {"<|x|>"};
+  EXPECT_EQ(ids_of({{"tokenizer_class", "PreTrainedTokenizerFast"}, {"additional_special_tokens", more}}),
+            "256 258 259 258 33 32 261 260 49 50");
+  EXPECT_EQ(
+      ids_of({{"tokenizer_class", "LlamaTokenizer"}, {"bos_token", "<|b|>"}, {"additional_special_tokens", more}}),
+      "262 256 258 259 258 33 32 261 260 49 50");
+  EXPECT_THROW(ids_of({{"tokenizer_class", "Qwen2Tokenizer"}}), DataError);
+  write("tokenizer.model", ranks + "no rank\n");
+  EXPECT_THROW(ids_of({{"tokenizer_class", "LlamaTokenizer"}}), DataError);
 }
 
 TEST(TokenizerClasses, T5sTakesAModelOfMergesToo) {
