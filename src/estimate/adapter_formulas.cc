@@ -307,6 +307,25 @@ Elements waveft_held(const Args& a, const Layer& layer, const Step& s) {
   return {.working = s.wide * std::min(s.tokens, kTokens) * sides};
 }
 
+std::int64_t hira_numel(const Args& a, const Layer& layer) {
+  return positive(a, "r", 32) * (layer.in + layer.out);
+}
+
+/// The matrix, its gradient, and that times the weight, or the tokens that dropout leaves.
+Elements hira_held(const Args& a, const Layer& layer, const Step& s) {
+  const auto matrix = layer.in * layer.out;
+  const auto dropped = has_dropout(a, "hira_dropout") ? s.tokens * layer.in - hira_numel(a, layer) : 0;
+  return {.working = 2 * matrix + std::max(matrix, dropped)};
+}
+
+std::int64_t beft_numel(const Args&, const Layer& layer) {
+  return layer.out;
+}
+
+Elements beft_held(const Args&, const Layer&, const Step&) {
+  return {};
+}
+
 struct Method {
   const char* type;
   std::int64_t (*numel)(const Args& args, const Layer& layer);
@@ -333,6 +352,8 @@ constexpr Method kMethods[] = {
     {"DELORA", delora_numel, delora_held},
     {"GRALORA", gralora_numel, gralora_held},
     {"C3A", c3a_numel, c3a_held},
+    {"HIRA", hira_numel, hira_held},
+    {"BEFT", beft_numel, beft_held, false},
 };
 
 const Method* method_of(const std::string& peft_type) {

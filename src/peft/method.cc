@@ -1,11 +1,13 @@
 #include "peft/method.h"
 
 #include "peft/methods/adalora.h"
+#include "peft/methods/beft.h"
 #include "peft/methods/boft.h"
 #include "peft/methods/c3a.h"
 #include "peft/methods/delora.h"
 #include "peft/methods/fourierft.h"
 #include "peft/methods/gralora.h"
+#include "peft/methods/hira.h"
 #include "peft/methods/hra.h"
 #include "peft/methods/ia3.h"
 #include "peft/methods/ln_tuning.h"
@@ -63,6 +65,8 @@ constexpr Row kMethods[] = {
     {"DELORA", make<DeLora>},
     {"GRALORA", make<GraLora>},
     {"C3A", make<C3a>},
+    {"HIRA", make<Hira>},
+    {"BEFT", make<Beft>},
 };
 
 }  // namespace

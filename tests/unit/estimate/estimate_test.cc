@@ -273,6 +273,8 @@ TEST_F(Estimate, CountsWhatEachMethodTrains) {
       {"DELORA", "r=2", "582"},
       {"GRALORA", "r=2,hybrid_r=3", "1,440"},
       {"C3A", "block_size=4", "864"},
+      {"HIRA", "r=2", "576"},
+      {"BEFT", "init_weights=true", "120"},
       {"ROAD", "group_size=4", "120"},
       {"ROAD", "group_size=4,variant=road_4", "480"},
       {"SHIRA", "r=3", "864"},

@@ -109,8 +109,9 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"TRAINABLE_TOKENS", {{"token_indices", {3, 8, 28}}}, "base_gpt2"}, Case{"ADALORA", with({{"init_r", 5}})},
         Case{"ADALORA", {{"init_r", 5}}, "base_gpt2"}, Case{"DELORA", with({{"r", 3}})},
         Case{"GRALORA", with({{"r", 4}})}, Case{"GRALORA", {{"r", 4}, {"gralora_k", 4}, {"hybrid_r", 3}}, "base_gpt2"},
-        Case{"C3A", with({{"block_size", 4}, {"init_weights", true}})}, Case{"LN_TUNING", json::object()},
-        Case{"LN_TUNING", json::object(), "base_gpt2"}));
+        Case{"C3A", with({{"block_size", 4}, {"init_weights", true}})}, Case{"HIRA", with({{"r", 5}})},
+        Case{"HIRA", {{"r", 3}, {"init_weights", "gaussian"}}, "base_gpt2"}, Case{"BEFT", json::object(), "base_bert"},
+        Case{"LN_TUNING", json::object()}, Case{"LN_TUNING", json::object(), "base_gpt2"}));
 
 class Refused : public testing::TestWithParam<Case> {};
 
@@ -148,6 +149,8 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"SHIRA", {{"random_seed", 2.5}}, "random_seed"}, Case{"WAVEFT", {{"n_frequency", 1000000}}, "n_frequency"},
         Case{"WAVEFT", {{"wavelet_family", "haar"}}, "wavelet_family"},
         Case{"WAVEFT", {{"wavelet_family", "coif5"}}, "use_idwt false"},
+        Case{"HIRA", {{"init_weights", "pissa"}}, "init_weights"}, Case{"HIRA", {{"hira_dropout", 1}}, "hira_dropout"},
+        Case{"BEFT", json::object(), "no default targets"}, Case{"BEFT", {{"target_modules", {"c_attn"}}}, "Conv1D"},
         Case{"LN_TUNING", {{"target_modules", {"c_attn"}}}, "no norm"},
         Case{"TRAINABLE_TOKENS", {{"token_indices", {100000}}}, "100000"},
         Case{"TRAINABLE_TOKENS", json::object(), "token_indices"},

@@ -34,6 +34,7 @@ const std::map<std::string, std::vector<json>> kSettings = {
     {"DELORA", {{{"r", 3}}}},
     {"GRALORA", {{{"r", 4}}, {{"r", 8}, {"gralora_k", 4}, {"hybrid_r", 3}}, {{"r", 2}, {"gralora_k", 1}}}},
     {"C3A", {{{"block_size", 8}}, {{"block_size", 1}}}},
+    {"HIRA", {{{"r", 5}}}},
     {"ROAD",
      {{{"group_size", 8}}, {{"variant", "road_2"}, {"group_size", 24}}, {{"variant", "road_4"}, {"group_size", 2}}}},
     {"SHIRA", {{{"r", 3}}, {{"r", 12}, {"random_seed", 5}}}},

@@ -22,6 +22,7 @@ inline const std::map<std::string, nlohmann::json> kRegistrySettings = {
     {"DELORA", {{"r", 3}}},
     {"GRALORA", {{"r", 4}, {"hybrid_r", 1}}},
     {"C3A", {{"block_size", 4}}},
+    {"HIRA", {{"r", 4}}},
     {"ROAD", {{"group_size", 4}}},
     {"SHIRA", {{"r", 2}}},
     {"WAVEFT", {{"n_frequency", 20}}},
