@@ -326,6 +326,22 @@ Elements beft_held(const Args&, const Layer&, const Step&) {
   return {};
 }
 
+std::int64_t pvera_numel(const Args& a, const Layer& layer) {
+  return layer.out + 2 * positive(a, "r", 256);
+}
+
+/// As VeRA, whose product with A has means and variances, and what is drawn of them; then what draws it again, what it
+/// adds to the input's gradient, or B scaled and its gradient.
+Elements pvera_held(const Args& a, const Layer& layer, const Step& s) {
+  const auto r = positive(a, "r", 256), input = s.tokens * layer.in, product = s.tokens * r;
+  const bool drops = has_dropout(a, "pvera_dropout");
+  const auto of_input = drops ? 2 * input - 3 * product : input - product;
+  const auto of_b = product + 2 * r * (layer.out - 1) - input;
+  return {.kept = drops ? 3 * product : product,
+          .kept_by_input = drops ? 0 : 2 * product,
+          .working = std::max({7 * product, of_input, of_b})};
+}
+
 struct Method {
   const char* type;
   std::int64_t (*numel)(const Args& args, const Layer& layer);
@@ -354,6 +370,7 @@ constexpr Method kMethods[] = {
     {"C3A", c3a_numel, c3a_held},
     {"HIRA", hira_numel, hira_held},
     {"BEFT", beft_numel, beft_held, false},
+    {"PVERA", pvera_numel, pvera_held, false},
 };
 
 const Method* method_of(const std::string& peft_type) {
@@ -464,6 +481,7 @@ SharedNumel shared_adapter_numel(const std::string& peft_type, const Args& args,
     out = std::max(out, layer.out);
   }
   if (peft_type == "VERA") return {.frozen = positive(args, "r", 256) * (in + out)};
+  if (peft_type == "PVERA") return {.frozen = positive(args, "r", 256) * (2 * in + out)};
   if (peft_type == "RANDLORA") {
     const auto r = positive(args, "r", 32), smaller = std::min(in, out), bases = (smaller + r - 1) / r;
     return {.frozen = r * (smaller + std::max(in, out) * bases)};

@@ -18,6 +18,7 @@
 #include "peft/methods/p_tuning.h"
 #include "peft/methods/prefix_tuning.h"
 #include "peft/methods/prompt_tuning.h"
+#include "peft/methods/pvera.h"
 #include "peft/methods/randlora.h"
 #include "peft/methods/road.h"
 #include "peft/methods/shira.h"
@@ -67,6 +68,7 @@ constexpr Row kMethods[] = {
     {"C3A", make<C3a>},
     {"HIRA", make<Hira>},
     {"BEFT", make<Beft>},
+    {"PVERA", make<Pvera>},
 };
 
 }  // namespace

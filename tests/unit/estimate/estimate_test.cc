@@ -275,6 +275,7 @@ TEST_F(Estimate, CountsWhatEachMethodTrains) {
       {"C3A", "block_size=4", "864"},
       {"HIRA", "r=2", "576"},
       {"BEFT", "init_weights=true", "120"},
+      {"PVERA", "r=16", "312"},
       {"ROAD", "group_size=4", "120"},
       {"ROAD", "group_size=4,variant=road_4", "480"},
       {"SHIRA", "r=3", "864"},

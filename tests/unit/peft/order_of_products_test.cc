@@ -94,6 +94,7 @@ TEST(OrderOfProducts, EveryMethodComputesWhatItsMergedWeightDoes) {
       const auto method = read_peft_keys(keys, "the test");
       const auto* of_tensors = dynamic_cast<const TensorMethod*>(method.get());
       if (!of_tensors || type == "ADALORA") continue;  // whose penalty is a model's
+      if (type == "PVERA") continue;                   // draws in training
       ++seen;
       for (const auto& [in, out] : {std::pair{48, 24}, std::pair{24, 48}, std::pair{24, 24}})
         for (const std::int64_t tokens : {6, 150})

@@ -102,6 +102,7 @@ const std::map<std::string, std::vector<json>> kSettings = {
     {"DELORA", {{{"r", 24}}}},
     {"GRALORA", {{{"r", 16}, {"gralora_k", 2}}, {{"r", 16}, {"gralora_k", 4}, {"hybrid_r", 8}}}},
     {"C3A", {{{"block_size", 32}}}},
+    {"PVERA", {{{"r", 48}}, {{"r", 48}, {"pvera_dropout", 0.1}}}},
     {"HIRA", {{{"r", 24}}, {{"r", 24}, {"hira_dropout", 0.1}}}},
     {"PROMPT_TUNING", {{{"num_virtual_tokens", 40}}}},
     {"P_TUNING", {{{"num_virtual_tokens", 40}, {"encoder_hidden_size", 32}}}},
@@ -125,8 +126,8 @@ std::string name_of(const testing::TestParamInfo<json>& info) {
   std::string out = info.param["peft_type"];
   for (const auto& [key, value] : info.param.items())
     if (value.is_string() && key != "peft_type") out += "_" + value.get<std::string>();
-  for (const char* key : {"use_dora", "lora_dropout", "vera_dropout", "hira_dropout", "decompose_factor",
-                          "boft_n_butterfly_factor", "hybrid_r"})
+  for (const char* key : {"use_dora", "lora_dropout", "vera_dropout", "pvera_dropout", "hira_dropout",
+                          "decompose_factor", "boft_n_butterfly_factor", "hybrid_r"})
     if (info.param.contains(key)) out += std::string("_") + key;
   return out + "_" + std::to_string(info.index);
 }

@@ -23,6 +23,7 @@ inline const std::map<std::string, nlohmann::json> kRegistrySettings = {
     {"GRALORA", {{"r", 4}, {"hybrid_r", 1}}},
     {"C3A", {{"block_size", 4}}},
     {"HIRA", {{"r", 4}}},
+    {"PVERA", {{"r", 6}}},
     {"ROAD", {{"group_size", 4}}},
     {"SHIRA", {{"r", 2}}},
     {"WAVEFT", {{"n_frequency", 20}}},
