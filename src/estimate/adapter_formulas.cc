@@ -342,6 +342,18 @@ Elements pvera_held(const Args& a, const Layer& layer, const Step& s) {
           .working = std::max({7 * product, of_input, of_b})};
 }
 
+/// All are of one vector.
+std::int64_t unilora_numel(const Args&, const Layer&) {
+  return 0;
+}
+
+/// The tokens' product with A; both factors before and after they are scaled, and gradients of them and of the vector.
+Elements unilora_held(const Args& a, const Layer& layer, const Step& s) {
+  const auto r = positive(a, "r", 4), length = positive(a, "theta_d_length", 256);
+  const auto factors = std::max(r * (3 * layer.in + 2 * layer.out), r * (2 * layer.in + 4 * layer.out) + 2 * length);
+  return {.kept = s.tokens * r, .working = s.tokens * r + factors + 2 * length};
+}
+
 struct Method {
   const char* type;
   std::int64_t (*numel)(const Args& args, const Layer& layer);
@@ -371,6 +383,7 @@ constexpr Method kMethods[] = {
     {"HIRA", hira_numel, hira_held},
     {"BEFT", beft_numel, beft_held, false},
     {"PVERA", pvera_numel, pvera_held, false},
+    {"UNILORA", unilora_numel, unilora_held},
 };
 
 const Method* method_of(const std::string& peft_type) {
@@ -475,6 +488,7 @@ SharedNumel shared_adapter_numel(const std::string& peft_type, const Args& args,
                                  const std::vector<AdaptedLayer>& layers) {
   if (peft_type == "VBLORA")
     return {.trainable = positive(args, "num_vectors", 256) * positive(args, "vector_length", 256)};
+  if (peft_type == "UNILORA") return {.trainable = positive(args, "theta_d_length", 256)};
   std::int64_t in = 0, out = 0;  // the largest, of which each layer uses a part
   for (const auto& layer : layers) {
     in = std::max(in, layer.in);

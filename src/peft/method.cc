@@ -23,6 +23,7 @@
 #include "peft/methods/road.h"
 #include "peft/methods/shira.h"
 #include "peft/methods/trainable_tokens.h"
+#include "peft/methods/unilora.h"
 #include "peft/methods/vblora.h"
 #include "peft/methods/vera.h"
 #include "peft/methods/waveft.h"
@@ -69,6 +70,7 @@ constexpr Row kMethods[] = {
     {"HIRA", make<Hira>},
     {"BEFT", make<Beft>},
     {"PVERA", make<Pvera>},
+    {"UNILORA", make<UniLora>},
 };
 
 }  // namespace

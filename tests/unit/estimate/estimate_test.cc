@@ -276,6 +276,7 @@ TEST_F(Estimate, CountsWhatEachMethodTrains) {
       {"HIRA", "r=2", "576"},
       {"BEFT", "init_weights=true", "120"},
       {"PVERA", "r=16", "312"},
+      {"UNILORA", "theta_d_length=50", "50"},
       {"ROAD", "group_size=4", "120"},
       {"ROAD", "group_size=4,variant=road_4", "480"},
       {"SHIRA", "r=3", "864"},

@@ -102,6 +102,7 @@ const std::map<std::string, std::vector<json>> kSettings = {
     {"DELORA", {{{"r", 24}}}},
     {"GRALORA", {{{"r", 16}, {"gralora_k", 2}}, {{"r", 16}, {"gralora_k", 4}, {"hybrid_r", 8}}}},
     {"C3A", {{{"block_size", 32}}}},
+    {"UNILORA", {{{"r", 24}, {"theta_d_length", 1000}}}},
     {"PVERA", {{{"r", 48}}, {{"r", 48}, {"pvera_dropout", 0.1}}}},
     {"HIRA", {{{"r", 24}}, {{"r", 24}, {"hira_dropout", 0.1}}}},
     {"PROMPT_TUNING", {{{"num_virtual_tokens", 40}}}},
