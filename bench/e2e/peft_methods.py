@@ -44,6 +44,10 @@ METHODS = {
     "BOFT block 4": {"peft_type": "BOFT", "boft_block_size": 4, **ALL},
     "DeLoRA r8": {"peft_type": "DELORA", "r": 8, **ALL},
     "GraLoRA r8 k2": {"peft_type": "GRALORA", "r": 8, "gralora_k": 2, "alpha": 16, **ALL},
+    "HiRA r8": {"peft_type": "HIRA", "r": 8, **ALL},
+    "PVeRA r64": {"peft_type": "PVERA", "r": 64, **ALL},
+    "Uni-LoRA r8": {"peft_type": "UNILORA", "r": 8, "theta_d_length": 4096, **ALL},
+    "BEFT": {"peft_type": "BEFT", **ALL},
     "C3A block 256": {"peft_type": "C3A", "block_size": 256, **ALL},
 }
 HERE = Path(__file__).resolve().parent

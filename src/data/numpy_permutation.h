@@ -7,7 +7,6 @@
 namespace tessera::data {
 
 /// 0, 1, ..., count - 1 in numpy's order (1.17 and later). count below 2^32.
-/// Source: PCG64 (O'Neill 2014) seeded by numpy's SeedSequence, Fisher-Yates.
 std::vector<std::int64_t> numpy_permutation(std::int64_t count, std::uint64_t seed);
 
 }  // namespace tessera::data

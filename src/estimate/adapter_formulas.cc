@@ -308,6 +308,53 @@ Elements waveft_held(const Args& a, const Layer& layer, const Step& s) {
   return {.working = s.wide * (has_wavelets ? panels(layer, 2, 3) : panels(layer, 1, 2))};
 }
 
+std::int64_t hira_numel(const Args& a, const Layer& layer) {
+  return positive(a, "r", 32) * (layer.in + layer.out);
+}
+
+/// The matrix, its gradient, and that times the weight, or the tokens that dropout leaves.
+Elements hira_held(const Args& a, const Layer& layer, const Step& s) {
+  const auto matrix = layer.in * layer.out;
+  const auto dropped = has_dropout(a, "hira_dropout") ? s.tokens * layer.in - hira_numel(a, layer) : 0;
+  return {.working = 2 * matrix + std::max(matrix, dropped)};
+}
+
+std::int64_t beft_numel(const Args&, const Layer& layer) {
+  return layer.out;
+}
+
+Elements beft_held(const Args&, const Layer&, const Step&) {
+  return {};
+}
+
+std::int64_t pvera_numel(const Args& a, const Layer& layer) {
+  return layer.out + 2 * positive(a, "r", 256);
+}
+
+/// As VeRA, whose product with A has means and variances, and what is drawn of them; then what draws it again, what it
+/// adds to the input's gradient, or B scaled and its gradient.
+Elements pvera_held(const Args& a, const Layer& layer, const Step& s) {
+  const auto r = positive(a, "r", 256), input = s.tokens * layer.in, product = s.tokens * r;
+  const bool drops = has_dropout(a, "pvera_dropout");
+  const auto of_input = drops ? 2 * input - 3 * product : input - product;
+  const auto of_b = product + 2 * r * (layer.out - 1) - input;
+  return {.kept = drops ? 3 * product : product,
+          .kept_by_input = drops ? 0 : 2 * product,
+          .working = std::max({7 * product, of_input, of_b})};
+}
+
+/// All are of one vector.
+std::int64_t unilora_numel(const Args&, const Layer&) {
+  return 0;
+}
+
+/// The tokens' product with A; both factors before and after they are scaled, and gradients of them and of the vector.
+Elements unilora_held(const Args& a, const Layer& layer, const Step& s) {
+  const auto r = positive(a, "r", 4), length = positive(a, "theta_d_length", 256);
+  const auto factors = std::max(r * (3 * layer.in + 2 * layer.out), r * (2 * layer.in + 4 * layer.out) + 2 * length);
+  return {.kept = s.tokens * r, .working = s.tokens * r + factors + 2 * length};
+}
+
 struct Method {
   const char* type;
   std::int64_t (*numel)(const Args& args, const Layer& layer);
@@ -334,6 +381,10 @@ constexpr Method kMethods[] = {
     {"DELORA", delora_numel, delora_held},
     {"GRALORA", gralora_numel, gralora_held},
     {"C3A", c3a_numel, c3a_held},
+    {"HIRA", hira_numel, hira_held},
+    {"BEFT", beft_numel, beft_held, false},
+    {"PVERA", pvera_numel, pvera_held, false},
+    {"UNILORA", unilora_numel, unilora_held},
 };
 
 const Method* method_of(const std::string& peft_type) {
@@ -438,12 +489,14 @@ SharedNumel shared_adapter_numel(const std::string& peft_type, const Args& args,
                                  const std::vector<AdaptedLayer>& layers) {
   if (peft_type == "VBLORA")
     return {.trainable = positive(args, "num_vectors", 256) * positive(args, "vector_length", 256)};
+  if (peft_type == "UNILORA") return {.trainable = positive(args, "theta_d_length", 256)};
   std::int64_t in = 0, out = 0;  // the largest, of which each layer uses a part
   for (const auto& layer : layers) {
     in = std::max(in, layer.in);
     out = std::max(out, layer.out);
   }
   if (peft_type == "VERA") return {.frozen = positive(args, "r", 256) * (in + out)};
+  if (peft_type == "PVERA") return {.frozen = positive(args, "r", 256) * (2 * in + out)};
   if (peft_type == "RANDLORA") {
     const auto r = positive(args, "r", 32), smaller = std::min(in, out), bases = (smaller + r - 1) / r;
     return {.frozen = r * (smaller + std::max(in, out) * bases)};

@@ -1,11 +1,13 @@
 #include "peft/method.h"
 
 #include "peft/methods/adalora.h"
+#include "peft/methods/beft.h"
 #include "peft/methods/boft.h"
 #include "peft/methods/c3a.h"
 #include "peft/methods/delora.h"
 #include "peft/methods/fourierft.h"
 #include "peft/methods/gralora.h"
+#include "peft/methods/hira.h"
 #include "peft/methods/hra.h"
 #include "peft/methods/ia3.h"
 #include "peft/methods/ln_tuning.h"
@@ -16,10 +18,12 @@
 #include "peft/methods/p_tuning.h"
 #include "peft/methods/prefix_tuning.h"
 #include "peft/methods/prompt_tuning.h"
+#include "peft/methods/pvera.h"
 #include "peft/methods/randlora.h"
 #include "peft/methods/road.h"
 #include "peft/methods/shira.h"
 #include "peft/methods/trainable_tokens.h"
+#include "peft/methods/unilora.h"
 #include "peft/methods/vblora.h"
 #include "peft/methods/vera.h"
 #include "peft/methods/waveft.h"
@@ -63,6 +67,10 @@ constexpr Row kMethods[] = {
     {"DELORA", make<DeLora>},
     {"GRALORA", make<GraLora>},
     {"C3A", make<C3a>},
+    {"HIRA", make<Hira>},
+    {"BEFT", make<Beft>},
+    {"PVERA", make<Pvera>},
+    {"UNILORA", make<UniLora>},
 };
 
 }  // namespace

@@ -30,8 +30,8 @@ std::string plain_name(std::string name) {
     if (const auto at = name.find(part); at != std::string::npos) name.erase(at, part.size());
   }
   // One for all layers, listed below the first of them.
-  const std::string bank = "vblora_vector_bank";
-  if (const auto at = name.find(bank); at != std::string::npos) name.erase(0, at);
+  for (const std::string shared : {"vblora_vector_bank", "unilora_theta_d"})
+    if (const auto at = name.find(shared); at != std::string::npos) name.erase(0, at);
   return name;
 }
 

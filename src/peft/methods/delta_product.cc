@@ -48,13 +48,13 @@ at::Tensor input_of(AutogradContext* ctx, const variable_list& saved, const at::
   return nn::kept_input(ctx, saved, static_cast<std::size_t>(ctx->saved_data["input"].toInt()), gradient);
 }
 
-/// The gradients of a node's inputs: x, the bias, the tensors; then of the weight and of `make`.
+/// The gradients of a node's inputs: x, the bias, the tensors; then of the others, which have none.
 variable_list gradients(AutogradContext* ctx, const at::Tensor& g, const at::Tensor& gx,
-                        const std::vector<at::Tensor>& of_tensors) {
+                        const std::vector<at::Tensor>& of_tensors, std::size_t others) {
   variable_list out{gx, {}};
   if (ctx->saved_data["bias"].toBool() && ctx->needs_input_grad(1)) out[1] = nn::column_sums(g);
   out.insert(out.end(), of_tensors.begin(), of_tensors.end());
-  out.insert(out.end(), 2, at::Tensor());
+  out.insert(out.end(), others, at::Tensor());
   return out;
 }
 
@@ -66,17 +66,19 @@ bool sums(const at::Tensor& x, const nn::Weight& weight, const at::Tensor& delta
 class DeltaProduct : public torch::autograd::Function<DeltaProduct> {
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const std::optional<at::Tensor>& bias,
-                            at::TensorList tensors, const nn::Weight& weight, const MakeDelta& make) {
+                            at::TensorList tensors, const nn::Weight& weight, const MakeDelta& make, double dropout) {
     save(ctx, x, weight, tensors);
     nn::save_make(ctx, [make](const auto& t) { return std::vector<at::Tensor>{make(t)}; });
     ctx->saved_data["bias"] = bias.has_value();
+    const nn::DropoutMask mask(dropout, x.size(0));
+    mask.save(ctx);
     const auto delta = make(tensors.vec());
     at::Tensor y;
-    if (sums(x, weight, delta)) {
+    if (!mask.drops() && sums(x, weight, delta)) {
       y = nn::gemm(x, (weight.tensor() + delta).t());
     } else {
       y = weight.product(x);
-      y.add_(nn::gemm(x.to(delta.scalar_type()), delta.t()));
+      y.add_(nn::gemm(nn::masked(x.to(delta.scalar_type()), mask), delta.t()));
     }
     return bias ? y.add_(*bias) : y;
   }
@@ -85,22 +87,24 @@ class DeltaProduct : public torch::autograd::Function<DeltaProduct> {
     const auto saved = ctx->get_saved_variables();
     const auto g = grads[0].contiguous();
     const auto [weight, tensors, more] = loaded(ctx, saved);
+    const auto mask = nn::DropoutMask::load(ctx);
     const nn::Remade made(ctx, tensors);
     const auto& delta = made[0];
     at::Tensor gx;
     if (ctx->needs_input_grad(0)) {
       const auto matrix = delta.detach();
-      if (sums(g, weight, delta)) {
+      if (!mask.drops() && sums(g, weight, delta)) {
         gx = nn::gemm(g, weight.tensor() + matrix);
       } else {
         gx = weight.transposed_product(g);
-        gx.add_(nn::gemm(g.to(matrix.scalar_type()), matrix));
+        nn::accumulate_masked(nn::gemm(g.to(matrix.scalar_type()), matrix).to(gx.scalar_type()), gx, mask);
       }
     }
     const auto x = input_of(ctx, saved, gx);
-    const auto gd =
-        delta.requires_grad() ? nn::gemm(g.to(delta.scalar_type()).t(), x.to(delta.scalar_type())) : at::Tensor();
-    return gradients(ctx, g, gx, made.gradients({gd}));
+    at::Tensor gd;
+    if (delta.requires_grad())
+      gd = nn::gemm(g.to(delta.scalar_type()).t(), nn::masked(x.to(delta.scalar_type()), mask));
+    return gradients(ctx, g, gx, made.gradients({gd}), 3);
   }
 };
 
@@ -158,21 +162,21 @@ class FactorProduct : public torch::autograd::Function<FactorProduct> {
     }
     const auto x = input_of(ctx, saved, gx);
     if (made[0].requires_grad()) ga = nn::low_rank_gradient(gu, nn::masked(x.to(a.scalar_type()), mask));
-    return gradients(ctx, g, gx, made.gradients({ga, gb, gm}));
+    return gradients(ctx, g, gx, made.gradients({ga, gb, gm}), 2);
   }
 };
 
 }  // namespace
 
 at::Tensor delta_product(const at::Tensor& x, const nn::Weight& weight, const at::Tensor& bias,
-                         const std::vector<at::Tensor>& tensors, const MakeDelta& make_delta) {
+                         const std::vector<at::Tensor>& tensors, const MakeDelta& make_delta, double dropout) {
   if (!nn::has_kernels(x)) {
     const auto delta = make_delta(tensors);
     const auto y = nn::linear(x, weight.dequantise(x.scalar_type()), bias);
-    return (y + nn::linear(x.to(delta.scalar_type()), delta)).to(y.scalar_type());
+    return (y + nn::linear(nn::dropout(x.to(delta.scalar_type()), dropout), delta)).to(y.scalar_type());
   }
   return nn::over_rows(x, [&](const at::Tensor& rows) {
-    return DeltaProduct::apply(rows, nn::optional(bias), at::TensorList(tensors), weight, make_delta);
+    return DeltaProduct::apply(rows, nn::optional(bias), at::TensorList(tensors), weight, make_delta, dropout);
   });
 }
 

@@ -8,11 +8,11 @@ namespace tessera::peft {
 /// Makes [out, in] of the tensors, by differentiable operations.
 using MakeDelta = std::function<at::Tensor(const std::vector<at::Tensor>&)>;
 
-/// x (W + delta)^T + bias as one node; x: [..., in], W frozen. Keeps x and the tensors and makes the delta again in
-/// backward. A dense W of x's and the delta's dtype is summed with it (one product), else the delta's product, in its
-/// own dtype, is added to W's.
+/// x W^T + dropout(x) delta^T + bias as one node; x: [..., in], W frozen. Keeps x and the tensors and makes the delta
+/// again in backward. Without dropout a dense W of x's and the delta's dtype is summed with it (one product), else the
+/// delta's product, in its own dtype, is added to W's.
 at::Tensor delta_product(const at::Tensor& x, const nn::Weight& weight, const at::Tensor& bias,
-                         const std::vector<at::Tensor>& tensors, const MakeDelta& make_delta);
+                         const std::vector<at::Tensor>& tensors, const MakeDelta& make_delta, double dropout = 0);
 
 /// Of a delta scaling * b diag(middle) a, whose input has dropout. a: [R, in], b: [out, R], middle: [R] or undefined.
 struct DeltaFactors {

@@ -25,14 +25,20 @@ class Projection : public torch::autograd::Function<Projection> {
 
 }  // namespace
 
+at::Tensor projection(const at::Tensor& x, const at::Tensor& a) {
+  return Projection::apply(x.to(a.scalar_type()), a);
+}
+
 at::Tensor SharedProjection::operator()(const at::Tensor& input, const at::Tensor& x, const at::Tensor& a) {
   const auto same = input_.lock();
   if (same && same.get() == input.unsafeGetTensorImpl() && version_ == input._version()) {
     at::Tensor made(made_.lock());
     const bool recorded = at::GradMode::is_enabled() && input.requires_grad();
-    if (made.defined() && made.requires_grad() == recorded && made.scalar_type() == a.scalar_type()) return made;
+    if (made.defined() && made.requires_grad() == recorded && made.scalar_type() == a.scalar_type() &&
+        made.size(1) == a.size(0))
+      return made;
   }
-  const auto made = Projection::apply(x.to(a.scalar_type()), a);
+  const auto made = projection(x, a);
   input_ = Weak(input.getIntrusivePtr());
   made_ = Weak(made.getIntrusivePtr());
   version_ = input._version();

@@ -8,11 +8,14 @@
 
 namespace tessera::peft {
 
+/// x a^T, [N, R], with a gradient of x alone. x: [N, in]; a: [R, in], frozen.
+at::Tensor projection(const at::Tensor& x, const at::Tensor& a);
+
 /// Of one model; used by the thread that runs its layers.
 class SharedProjection {
  public:
-  /// x a^T, [N, R], with a gradient of x alone. x: [N, in]; a: [R, in], frozen, decided by `in`. What the last call
-  /// made for the same x, if somebody keeps it still: nothing is held here. input: the layer's, of which x is the rows.
+  /// projection(x, a), a decided by its sizes: what the last call made for the same x, if somebody keeps it still;
+  /// nothing is held here. input: the layer's, of which x is the rows.
   at::Tensor operator()(const at::Tensor& input, const at::Tensor& x, const at::Tensor& a);
 
  private:

@@ -213,10 +213,7 @@ at::Tensor DeltaMethod::output(const nn::Linear& layer, const LayerSizes& sizes,
     });
   }
   const auto make = [this, sizes, with_mask](const Tensors& tensors) { return with_mask(delta(sizes, tensors)); };
-  if (p == 0) return delta_product(x, layer.handle(), layer.bias, t, make);
-  const auto y = layer.product(x);
-  const auto d = make(t);
-  return (y + nn::linear(nn::dropout(x.to(d.scalar_type()), p), d)).to(y.scalar_type());
+  return delta_product(x, layer.handle(), layer.bias, t, make, p);
 }
 
 at::Tensor DeltaMethod::merged_weight(const LayerSizes& sizes, const at::Tensor& w, const Tensors& t) const {

@@ -6,7 +6,7 @@
 
 namespace tessera::peft {
 
-class Vera final : public FactorMethod {
+class Vera : public FactorMethod {
  public:
   std::int64_t r = 256;
   std::int64_t projection_prng_key = 0;  // decides A and B, as torch's generator draws them
@@ -15,6 +15,7 @@ class Vera final : public FactorMethod {
   double d_initial = 0.1;
   bool init_weights = true;  // b zero, d constant; false: b ones, d normal
 
+  Vera() : Vera("vera", 1) {}
   std::unique_ptr<PeftMethod> clone() const override { return std::make_unique<Vera>(*this); }
   std::string type() const override { return "VERA"; }
   std::string class_name() const override { return "vera.Linear"; }
@@ -29,10 +30,19 @@ class Vera final : public FactorMethod {
                     const Tensors& t) const override;
 
  protected:
+  /// stem: what the names of its tensors and keys begin with. A and d have so many numbers for each of the ranks, of
+  /// which the first r count here.
+  Vera(std::string stem, std::int64_t each) : stem_(std::move(stem)), each_(each) {}
   DeltaFactors factors(const LayerSizes& sizes, const Tensors& t) const override;
 
- private:
+  std::string stem_;
+  std::int64_t each_;
   std::shared_ptr<SharedProjection> projection_ = std::make_shared<SharedProjection>();  // of all layers
 };
+
+/// x W^T + bias + ((u * d) B^T) * b as one node; x: [N, in], u: [N, r], wide_b: B [out, r]; W and B frozen. d:
+/// undefined for ones.
+at::Tensor vera_product(const at::Tensor& x, const nn::Weight& weight, const at::Tensor& bias, const at::Tensor& u,
+                        const at::Tensor& d, const at::Tensor& b, const at::Tensor& wide_b);
 
 }  // namespace tessera::peft

@@ -109,7 +109,11 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"TRAINABLE_TOKENS", {{"token_indices", {3, 8, 28}}}, "base_gpt2"}, Case{"ADALORA", with({{"init_r", 5}})},
         Case{"ADALORA", {{"init_r", 5}}, "base_gpt2"}, Case{"DELORA", with({{"r", 3}})},
         Case{"GRALORA", with({{"r", 4}})}, Case{"GRALORA", {{"r", 4}, {"gralora_k", 4}, {"hybrid_r", 3}}, "base_gpt2"},
-        Case{"C3A", with({{"block_size", 4}, {"init_weights", true}})}, Case{"LN_TUNING", json::object()},
+        Case{"C3A", with({{"block_size", 4}, {"init_weights", true}})}, Case{"HIRA", with({{"r", 5}})},
+        Case{"HIRA", {{"r", 3}, {"init_weights", "gaussian"}}, "base_gpt2"}, Case{"BEFT", json::object(), "base_bert"},
+        Case{"PVERA", with({{"r", 7}})}, Case{"UNILORA", with({{"r", 3}, {"init_theta_d_bound", 1e-6}})},
+        Case{"UNILORA", {{"theta_d_length", 10000}, {"init_theta_d_bound", 1e-6}}, "base_gpt2"},
+        Case{"PVERA", {{"r", 5}, {"generator_seed", 3}}, "base_gpt2"}, Case{"LN_TUNING", json::object()},
         Case{"LN_TUNING", json::object(), "base_gpt2"}));
 
 class Refused : public testing::TestWithParam<Case> {};
@@ -148,6 +152,12 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"SHIRA", {{"random_seed", 2.5}}, "random_seed"}, Case{"WAVEFT", {{"n_frequency", 1000000}}, "n_frequency"},
         Case{"WAVEFT", {{"wavelet_family", "haar"}}, "wavelet_family"},
         Case{"WAVEFT", {{"wavelet_family", "coif5"}}, "use_idwt false"},
+        Case{"HIRA", {{"init_weights", "pissa"}}, "init_weights"}, Case{"HIRA", {{"hira_dropout", 1}}, "hira_dropout"},
+        Case{"BEFT", json::object(), "no default targets"}, Case{"PVERA", {{"generator_seed", 0.5}}, "generator_seed"},
+        Case{"UNILORA", {{"theta_d_length", 0}}, "theta_d_length"},
+        Case{"UNILORA", {{"init_theta_d_bound", 0}}, "init_theta_d_bound"},
+        Case{"UNILORA", {{"proj_seed", -1}}, "proj_seed"}, Case{"PVERA", {{"pvera_dropout", 1}}, "pvera_dropout"},
+        Case{"BEFT", {{"target_modules", {"c_attn"}}}, "Conv1D"},
         Case{"LN_TUNING", {{"target_modules", {"c_attn"}}}, "no norm"},
         Case{"TRAINABLE_TOKENS", {{"token_indices", {100000}}}, "100000"},
         Case{"TRAINABLE_TOKENS", json::object(), "token_indices"},

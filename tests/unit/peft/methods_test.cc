@@ -46,20 +46,21 @@ TEST_P(MethodConfig, IsWrittenWithTheKeysAndValuesThatPeftWrites) {
   EXPECT_EQ(notes, std::vector<std::string>());
 }
 
-INSTANTIATE_TEST_SUITE_P(Goldens, MethodConfig,
-                         testing::Values("B_train/t5_lora_qv", "B_train/t5_layers_patterns", "B_train/llama_dora",
-                                         "J_peft/llama_ia3", "J_peft/bert_ia3_cls", "J_peft/llama_prompt",
-                                         "J_peft/t5_prompt", "J_peft/bert_prompt_cls", "J_peft/llama_loha",
-                                         "J_peft/llama_lokr_both", "J_peft/llama_vera", "J_peft/llama_vblora",
-                                         "J_peft/llama_randlora", "J_peft/llama_fourierft", "J_peft/llama_miss_bat",
-                                         "J_peft/llama_hra", "J_peft/llama_oft", "J_peft/llama_oft_exact",
-                                         "J_peft/llama_boft_butterfly", "J_peft/llama_road_2", "J_peft/bert_road_4_cls",
-                                         "J_peft/llama_shira", "J_peft/bert_shira_cls", "J_peft/llama_waveft_sym4",
-                                         "J_peft/llama_ln", "J_peft/bert_ln_cls", "J_peft/llama_trainable_tokens",
-                                         "J_peft/llama_lora_tokens", "J_peft/bert_lora_bias", "J_peft/llama_lora_pissa",
-                                         "J_peft/llama_prefix_projection", "J_peft/t5_prefix", "J_peft/llama_adalora",
-                                         "J_peft/llama_alora", "J_peft/llama_gralora", "J_peft/bert_delora_cls",
-                                         "J_peft/llama_c3a", "J_peft/llama_ptuning_lstm", "J_peft/t5_ptuning_mlp"));
+INSTANTIATE_TEST_SUITE_P(
+    Goldens, MethodConfig,
+    testing::Values("B_train/t5_lora_qv", "B_train/t5_layers_patterns", "B_train/llama_dora", "J_peft/llama_ia3",
+                    "J_peft/bert_ia3_cls", "J_peft/llama_prompt", "J_peft/t5_prompt", "J_peft/bert_prompt_cls",
+                    "J_peft/llama_loha", "J_peft/llama_lokr_both", "J_peft/llama_vera", "J_peft/llama_vblora",
+                    "J_peft/llama_randlora", "J_peft/llama_fourierft", "J_peft/llama_miss_bat", "J_peft/llama_hra",
+                    "J_peft/llama_oft", "J_peft/llama_oft_exact", "J_peft/llama_boft_butterfly", "J_peft/llama_road_2",
+                    "J_peft/bert_road_4_cls", "J_peft/llama_shira", "J_peft/bert_shira_cls", "J_peft/llama_waveft_sym4",
+                    "J_peft/llama_ln", "J_peft/bert_ln_cls", "J_peft/llama_trainable_tokens",
+                    "J_peft/llama_lora_tokens", "J_peft/bert_lora_bias", "J_peft/llama_lora_pissa",
+                    "J_peft/llama_prefix_projection", "J_peft/t5_prefix", "J_peft/llama_adalora", "J_peft/llama_alora",
+                    "J_peft/llama_gralora", "J_peft/bert_delora_cls", "J_peft/llama_c3a", "J_peft/llama_hira",
+                    "J_peft/gpt2_hira", "J_peft/llama_pvera", "J_peft/gpt2_pvera", "J_peft/llama_unilora",
+                    "J_peft/bert_unilora_cls", "J_peft/llama_beft", "J_peft/bert_beft_cls", "J_peft/llama_ptuning_lstm",
+                    "J_peft/t5_ptuning_mlp"));
 
 TEST(DefaultTargets, AreThoseOfPeftsTables) {
   const auto tables = json::parse(read_file(std::string(TESSERA_TEST_DATA) + "/peft_targets/targets.json"));

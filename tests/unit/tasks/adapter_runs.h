@@ -58,6 +58,8 @@ inline models::ModelInput rows(const Assembled& a, int step, int rank, int world
   in.attention_mask = mine(mask.to(at::kLong));
   const bool classifies = a.config.kind == models::ModelKind::kSequenceClassification;
   in.labels = mine(classifies ? at::arange(kRows).remainder(3) : labels);
+  in.row_ids = mine(at::arange(kRows));
+  in.first_draw = static_cast<std::uint64_t>(step) << 20;
   in.loss_normalizer = 60;
   return in;
 }

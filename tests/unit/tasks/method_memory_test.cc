@@ -102,6 +102,9 @@ const std::map<std::string, std::vector<json>> kSettings = {
     {"DELORA", {{{"r", 24}}}},
     {"GRALORA", {{{"r", 16}, {"gralora_k", 2}}, {{"r", 16}, {"gralora_k", 4}, {"hybrid_r", 8}}}},
     {"C3A", {{{"block_size", 32}}}},
+    {"UNILORA", {{{"r", 24}, {"theta_d_length", 1000}}}},
+    {"PVERA", {{{"r", 48}}, {{"r", 48}, {"pvera_dropout", 0.1}}}},
+    {"HIRA", {{{"r", 24}}, {{"r", 24}, {"hira_dropout", 0.1}}}},
     {"PROMPT_TUNING", {{{"num_virtual_tokens", 40}}}},
     {"P_TUNING", {{{"num_virtual_tokens", 40}, {"encoder_hidden_size", 32}}}},
     {"PREFIX_TUNING", {{{"num_virtual_tokens", 8}}}},
@@ -124,8 +127,8 @@ std::string name_of(const testing::TestParamInfo<json>& info) {
   std::string out = info.param["peft_type"];
   for (const auto& [key, value] : info.param.items())
     if (value.is_string() && key != "peft_type") out += "_" + value.get<std::string>();
-  for (const char* key :
-       {"use_dora", "lora_dropout", "vera_dropout", "decompose_factor", "boft_n_butterfly_factor", "hybrid_r"})
+  for (const char* key : {"use_dora", "lora_dropout", "vera_dropout", "pvera_dropout", "hira_dropout",
+                          "decompose_factor", "boft_n_butterfly_factor", "hybrid_r"})
     if (info.param.contains(key)) out += std::string("_") + key;
   return out + "_" + std::to_string(info.index);
 }

@@ -72,6 +72,8 @@ const Named kLlama = {"base_llama",
                        {"boft", "J_peft/llama_boft/adapter_final"},
                        {"road", "J_peft/llama_road/adapter_final"},
                        {"shira", "J_peft/llama_shira/adapter_final"},
+                       {"hira", "J_peft/llama_hira/adapter_final"},
+                       {"beft", "J_peft/llama_beft/adapter_final"},
                        {"waveft", "J_peft/llama_waveft/adapter_final"}}};
 const Named kT5 = {"base_t5", {{"lora", "B_train/t5_lora_qv/adapter_final"}, {"ia3", "J_peft/t5_ia3/adapter_final"}}};
 
