@@ -16,10 +16,10 @@ struct MixturePart {
   std::string data_dir;                 // the folder in it that counts
   std::vector<std::string> data_files;  // or these files of it, by patterns: with * and ** as the library `datasets`
                                         // has them; beside a format in `path`, the shell's (there ** is *)
-  std::string split = "train";
-  std::vector<std::string> columns;  // the others are left out; empty: all
-  std::optional<double> fraction;    // share of the mixture; of all parts or of none
-  std::optional<double> weight;      // the handbook's: share of its own rows, drawn by the seed
+  std::string split = "train";          // or a slice of its rows (split_slice.h)
+  std::vector<std::string> columns;     // the others are left out; empty: all
+  std::optional<double> fraction;       // share of the mixture; of all parts or of none
+  std::optional<double> weight;         // the handbook's: share of its own rows, drawn by the seed
 };
 
 struct Mixture {
@@ -38,7 +38,7 @@ Mixture parse_handbook_mixture(const std::string& json);
 struct DatasetOptions {
   std::string dataset_name;           // a file, a folder with files for each split, or org/name on the Hub
   std::string dataset_config;         // the folder of one of several configurations in it; empty: the whole
-  std::string splits = "train,test";  // the first is trained on, the second evaluated on
+  std::string splits = "train,test";  // the first is trained on, the second evaluated on; also slices (split_slice.h)
   Mixture mixture;                    // instead of these
 
   /// What messages call it.

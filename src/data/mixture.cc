@@ -8,12 +8,14 @@
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "base/json_text.h"
 #include "base/open_file.h"
 #include "data/fingerprint.h"
 #include "data/numpy_permutation.h"
 #include "data/shuffle.h"
+#include "data/split_slice.h"
 #include "tessera/base/error.h"
 
 namespace tessera::data {
@@ -47,6 +49,10 @@ std::vector<std::string> texts_of(const FlagEntry& entry, const std::string& key
   return out;
 }
 
+SplitSlice split_of(const FlagEntry& entry, const MixturePart& part) {
+  return parse_split_slice(part.split, entry.flag);
+}
+
 MixturePart parse_part(const FlagEntry& entry, const json& object) {
   if (!object.is_object())
     refuse(entry, fmt::format("expected keys such as path and split, found {}", json_text(object)));
@@ -62,10 +68,10 @@ MixturePart parse_part(const FlagEntry& entry, const json& object) {
       part.data_dir = text_of(entry, key, value);
     else if (key == "columns")
       part.columns = texts_of(entry, key, value);
-    else if (key == "data_files" && value.is_object() && !value.contains(part.split))
-      refuse(entry, fmt::format("data_files names no files of the split '{}'", part.split));
+    else if (key == "data_files" && value.is_object() && !value.contains(split_of(entry, part).split))
+      refuse(entry, fmt::format("data_files names no files of the split '{}'", split_of(entry, part).split));
     else if (key == "data_files")
-      part.data_files = texts_of(entry, key, value.is_object() ? value[part.split] : value);
+      part.data_files = texts_of(entry, key, value.is_object() ? value[split_of(entry, part).split] : value);
     else if (key == "fraction" && value.is_number())
       part.fraction = value.get<double>();
     else if (key == "fraction" && !value.is_null())
@@ -123,7 +129,7 @@ std::vector<std::string> files_by_pattern(const MixturePart& part) {
 std::vector<std::string> files_of(const FlagEntry& entry, const MixturePart& part) {
   if (std::find(kFormats.begin(), kFormats.end(), part.path) == kFormats.end() || is_there(part.path)) {
     const std::string config = part.name.empty() ? part.data_dir : part.name;
-    return find_split_files({part.path, config, part.data_files}, part.split).front().files;
+    return find_split_files({part.path, config, part.data_files}, split_of(entry, part).split).front().files;
   }
   if (part.data_files.empty()) refuse(entry, fmt::format("path '{}' needs data_files", part.path));
   return files_by_pattern(part);
@@ -140,13 +146,34 @@ std::int64_t rows_in(const std::string& file) {
 struct Rows {
   Split split;
   std::vector<std::size_t> part_of_file;
-  std::vector<std::int64_t> size;  // of each file
+  std::vector<RowRange> range;  // of each file: those of its part's slice
+
+  std::int64_t size(std::size_t file) const { return range[file].end - range[file].begin; }
 };
+
+/// Which rows of each file are in a slice of all.
+std::vector<RowRange> ranges_in(const SplitSlice& slice, const std::vector<std::int64_t>& rows_of_files) {
+  const auto sliced = rows_of(slice, std::accumulate(rows_of_files.begin(), rows_of_files.end(), std::int64_t{0}));
+  std::vector<RowRange> out;
+  std::int64_t before = 0;
+  for (const auto rows : rows_of_files) {
+    const auto in_file = [&](std::int64_t row) { return std::clamp<std::int64_t>(row - before, 0, rows); };
+    out.push_back({in_file(sliced.begin), in_file(sliced.end)});
+    before += rows;
+  }
+  return out;
+}
+
+std::vector<std::int64_t> rows_of_all(const std::vector<std::string>& files) {
+  std::vector<std::int64_t> rows;
+  for (const auto& file : files) rows.push_back(rows_in(file));
+  return rows;
+}
 
 /// How many rows of each part count.
 std::vector<std::int64_t> rows_by_fraction(const std::vector<MixturePart>& parts, const Rows& all) {
   std::vector<std::int64_t> held(parts.size());
-  for (std::size_t i = 0; i < all.size.size(); ++i) held[all.part_of_file[i]] += all.size[i];
+  for (std::size_t i = 0; i < all.range.size(); ++i) held[all.part_of_file[i]] += all.size(i);
   const auto has_fraction = [](const MixturePart& part) { return part.fraction.has_value(); };
   if (std::none_of(parts.begin(), parts.end(), has_fraction)) return held;
   if (!std::all_of(parts.begin(), parts.end(), has_fraction))
@@ -169,12 +196,12 @@ using Taken = std::vector<std::vector<bool>>;
 
 Taken first_rows(const Rows& all, std::vector<std::int64_t> left) {
   Taken taken;
-  for (std::size_t i = 0; i < all.size.size(); ++i) {
+  for (std::size_t i = 0; i < all.range.size(); ++i) {
     auto& of_part = left[all.part_of_file[i]];
-    const auto count = std::min(of_part, all.size[i]);
+    const auto count = std::min(of_part, all.size(i));
     of_part -= count;
-    taken.emplace_back(static_cast<std::size_t>(all.size[i]), false);
-    std::fill_n(taken.back().begin(), count, true);
+    taken.emplace_back(static_cast<std::size_t>(all.range[i].end), false);
+    std::fill_n(taken.back().begin() + all.range[i].begin, count, true);
   }
   return taken;
 }
@@ -193,7 +220,7 @@ std::vector<Place> places_in(const Taken& taken) {
 /// Whether each row is among these.
 Taken only(const std::vector<Place>& places, const Rows& all) {
   Taken taken;
-  for (const auto size : all.size) taken.emplace_back(static_cast<std::size_t>(size), false);
+  for (const auto& range : all.range) taken.emplace_back(static_cast<std::size_t>(range.end), false);
   for (const auto& [file, row] : places) taken[file][row] = true;
   return taken;
 }
@@ -226,8 +253,8 @@ std::pair<Taken, Taken> draw_as_handbook(const Mixture& mixture, const Rows& all
   std::vector<Place> drawn;
   for (std::size_t part = 0, file = 0; part < mixture.parts.size(); ++part) {
     std::vector<Place> of_part;
-    for (; file < all.size.size() && all.part_of_file[file] == part; ++file)
-      for (std::int64_t row = 0; row < all.size[file]; ++row) of_part.emplace_back(file, row);
+    for (; file < all.range.size() && all.part_of_file[file] == part; ++file)
+      for (auto row = all.range[file].begin; row < all.range[file].end; ++row) of_part.emplace_back(file, row);
     if (const auto weight = mixture.parts[part].weight) {
       of_part = shuffle(of_part);
       of_part.resize(static_cast<std::size_t>(static_cast<double>(of_part.size()) * *weight));
@@ -268,7 +295,7 @@ std::vector<Split> splits_of(const Mixture& mixture) {
   bool are_all = !mixture.test_split_size;
   for (std::size_t i = 0; i < mixture.parts.size(); ++i) {
     const auto& part = mixture.parts[i];
-    are_all = are_all && !part.fraction && !part.weight;
+    are_all = are_all && !part.fraction && !part.weight && split_of({mixture.flag, i}, part).has_all_rows();
     for (auto& file : files_of({mixture.flag, i}, part)) {
       all.split.files.push_back(std::move(file));
       all.part_of_file.push_back(i);
@@ -278,10 +305,42 @@ std::vector<Split> splits_of(const Mixture& mixture) {
   all.split.name = "train";
   all.split.selection = columns;
   if (are_all) return {all.split};
-  for (const auto& file : all.split.files) all.size.push_back(rows_in(file));
+  const auto rows = rows_of_all(all.split.files);
+  for (std::size_t i = 0, file = 0; i < mixture.parts.size(); ++i) {
+    std::vector<std::int64_t> of_part;
+    for (; file < rows.size() && all.part_of_file[file] == i; ++file) of_part.push_back(rows[file]);
+    const auto ranges = ranges_in(split_of({mixture.flag, i}, mixture.parts[i]), of_part);
+    all.range.insert(all.range.end(), ranges.begin(), ranges.end());
+  }
   auto [train, test] = draw(mixture, all);
   if (!mixture.test_split_size) return {with_rows(all, "train", std::move(train))};
   return {with_rows(all, "train", std::move(train)), with_rows(all, "test", std::move(test))};
+}
+
+/// The splits of one data set; of those with a slice the rows in it.
+std::vector<Split> splits_of(const DatasetName& dataset, const std::string& names) {
+  std::vector<SplitSlice> slices;
+  std::vector<std::string> distinct;
+  for (const auto& name : split_names(names)) {
+    slices.push_back(parse_split_slice(name, "--splits"));
+    if (std::find(distinct.begin(), distinct.end(), slices.back().split) == distinct.end())
+      distinct.push_back(slices.back().split);
+  }
+  const auto found = find_split_files(dataset, fmt::format("{}", fmt::join(distinct, ",")));
+  std::vector<Split> out;
+  for (const auto& slice : slices) {
+    const auto place = std::find(distinct.begin(), distinct.end(), slice.split) - distinct.begin();
+    out.push_back({found[static_cast<std::size_t>(place)]});
+    if (slice.has_all_rows()) continue;
+    out.back().name = slice.text;
+    Rows all{out.back(), std::vector<std::size_t>(out.back().files.size()), {}};
+    all.range = ranges_in(slice, rows_of_all(all.split.files));
+    auto selection = std::make_shared<RowSelection>();
+    selection->columns.resize(all.split.files.size());
+    selection->rows = first_rows(all, {std::numeric_limits<std::int64_t>::max()});
+    out.back().selection = std::move(selection);
+  }
+  return out;
 }
 
 /// Rows and columns that are chosen of another source.
@@ -352,9 +411,7 @@ Mixture parse_handbook_mixture(const std::string& text) {
 
 std::vector<Split> find_splits(const DatasetOptions& options) {
   if (!options.mixture.parts.empty()) return splits_of(options.mixture);
-  std::vector<Split> out;
-  for (auto& files : find_split_files({options.dataset_name, options.dataset_config}, options.splits))
-    out.push_back({std::move(files)});
+  auto out = splits_of({options.dataset_name, options.dataset_config}, options.splits);
   if (out.size() > 2)
     throw ConfigError(
         fmt::format("--splits names {} splits; expected one to train on and one to evaluate on", out.size()), "splits");

@@ -22,24 +22,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::vector<std::string> split_names(const std::string& splits) {
-  std::vector<std::string> names;
-  std::string name;
-  for (const char c : splits + ",") {
-    if (c == ' ') continue;
-    if (c != ',') {
-      name += c;
-      continue;
-    }
-    if (name.empty())
-      throw ConfigError(fmt::format("--splits: expected names such as 'train,test', found '{}'", splits), "splits");
-    if (std::find(names.begin(), names.end(), name) != names.end())
-      throw ConfigError(fmt::format("--splits: '{}' is named twice in '{}'", name, splits), "splits");
-    names.push_back(std::exchange(name, ""));
-  }
-  return names;
-}
-
 using Paths = std::vector<std::string>;  // below the data set's folder
 
 constexpr std::array<std::string_view, 6> kPackings{".gz", ".bz2", ".xz", ".zst", ".lz4", ".zip"};
@@ -322,6 +304,24 @@ void choose_on_hub(const DatasetName& dataset, std::vector<SplitFiles>& splits) 
 }
 
 }  // namespace
+
+std::vector<std::string> split_names(const std::string& splits) {
+  std::vector<std::string> names;
+  std::string name;
+  for (const char c : splits + ",") {
+    if (c == ' ') continue;
+    if (c != ',') {
+      name += c;
+      continue;
+    }
+    if (name.empty())
+      throw ConfigError(fmt::format("--splits: expected names such as 'train,test', found '{}'", splits), "splits");
+    if (std::find(names.begin(), names.end(), name) != names.end())
+      throw ConfigError(fmt::format("--splits: '{}' is named twice in '{}'", name, splits), "splits");
+    names.push_back(std::exchange(name, ""));
+  }
+  return names;
+}
 
 std::vector<SplitFiles> find_split_files(const DatasetName& dataset, const std::string& splits) {
   std::vector<SplitFiles> out;

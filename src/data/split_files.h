@@ -17,6 +17,9 @@ struct DatasetName {
   std::vector<std::string> files = {};  // patterns of its files, below the configuration's folder; empty: by the splits
 };
 
+/// The names in "train,test". ConfigError for an empty or doubled one.
+std::vector<std::string> split_names(const std::string& splits);
+
 /// "train,test" of a file (it is the first split, the others are empty), a folder, or a name on the Hub, of which those
 /// files are downloaded and no others. Where the data set's card says which files it has (dataset_card.h), those; else
 /// by the rules of the library `datasets` (see SplitFinder in split_files.cc): data/train-00000-of-00002.json, else all

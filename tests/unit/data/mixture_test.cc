@@ -93,6 +93,63 @@ TEST_F(Mixtures, TakeFirstRowsByFractions) {
             (Texts{"d1", "d2", "d3", "d4"}));
 }
 
+// The rows that `datasets` 5.0.1 has: percentages to the nearest row, halves to the even one.
+TEST_F(Mixtures, TakeSlicesOfSplits) {
+  write("f.jsonl", "f", 5);
+  const std::pair<const char*, Texts> cases[] = {
+      {"[:2]", {"f1", "f2"}},
+      {"[3:]", {"f4", "f5"}},
+      {"[1:3]", {"f2", "f3"}},
+      {"[-2:]", {"f4", "f5"}},
+      {"[:-4]", {"f1"}},
+      {"[:50%]", {"f1", "f2"}},
+      {"[50%:]", {"f3", "f4", "f5"}},
+      {"[:30%]", {"f1", "f2"}},
+      {"[-30%:]", {"f4", "f5"}},
+      {"[:]", {"f1", "f2", "f3", "f4", "f5"}},
+      {"[:90]", {"f1", "f2", "f3", "f4", "f5"}},
+  };
+  for (const auto& [slice, rows] : cases) {
+    const std::string split = std::string("train") + slice;
+    EXPECT_EQ(train(R"([{"path": "$/f.jsonl", "split": ")" + split + "\"}]"), rows) << slice;
+    DatasetOptions options;
+    options.dataset_name = in("f.jsonl");
+    options.splits = split;
+    EXPECT_EQ(texts(find_splits(options).front()), rows) << slice;
+  }
+  // Over the borders of files and beside others, whose rows a fraction counts, too.
+  EXPECT_EQ(train(R"([{"path": "$/b", "split": "train[2:5]"}, {"path": "$/a", "split": "test[1:]"}])"),
+            (Texts{"b3", "c1", "c2", "t2"}));
+  EXPECT_EQ(train(R"([{"path": "$/b", "split": "train[2:]", "fraction": 0.5}, {"path": "$/a", "fraction": 1}])"),
+            (Texts{"b3", "c1", "c2", "c3", "a1", "a2", "a3", "a4", "a5", "a6", "a7", "a8"}));
+  EXPECT_EQ(train(R"([{"path": "json", "data_files": {"x": "$/f.jsonl"}, "split": "x[4:]"}])"), Texts{"f5"});
+}
+
+TEST_F(Mixtures, SlicesOfOneSplitAreBothSplits) {
+  DatasetOptions options;
+  options.dataset_name = in("b");
+  options.splits = "train[:80%], train[80%:]";
+  const auto splits = find_splits(options);
+  ASSERT_EQ(splits.size(), 2u);
+  EXPECT_EQ(texts(splits[0]), (Texts{"b1", "b2", "b3", "c1", "c2"}));
+  EXPECT_EQ(texts(splits[1]), Texts{"c3"});
+  Fingerprint first, second;
+  add_split(first, splits[0]);
+  add_split(second, splits[1]);
+  EXPECT_NE(first.hex(), second.hex());
+  for (const char* wrong :
+       {"train[5]", "train[1:2", "train[a:b]", "train[:101%]", "[1:2]", "train[1:2:3]", "train[20%:2]"}) {
+    options.splits = wrong;
+    EXPECT_NE(failure([&] { find_splits(options); }).find("expected a slice of rows such as train[:1000]"),
+              std::string::npos)
+        << wrong;
+  }
+  options.splits = "train+test";
+  EXPECT_NE(failure([&] { find_splits(options); }).find("not joined by +"), std::string::npos);
+  EXPECT_NE(failure(R"([{"path": "$/d.json", "split": "train[1:"}])").find("--datasets: expected a slice"),
+            std::string::npos);
+}
+
 // Rows of the library `datasets` 5.0.1 under numpy 2.4.6: shuffle(seed).select() of each part with a weight,
 // shuffle(seed) of all, train_test_split(seed). Here they are in the order of the files.
 TEST_F(Mixtures, OfTheHandbookHaveTheRowsThatItDraws) {
