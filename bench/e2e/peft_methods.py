@@ -47,6 +47,7 @@ METHODS = {
     "HiRA r8": {"peft_type": "HIRA", "r": 8, **ALL},
     "PVeRA r64": {"peft_type": "PVERA", "r": 64, **ALL},
     "Uni-LoRA r8": {"peft_type": "UNILORA", "r": 8, "theta_d_length": 4096, **ALL},
+    "PSOFT r64": {"peft_type": "PSOFT", "r": 64, **ALL},
     "BEFT": {"peft_type": "BEFT", **ALL},
     "C3A block 256": {"peft_type": "C3A", "block_size": 256, **ALL},
 }

@@ -34,6 +34,10 @@ bool is_true(const Args& args, const std::string& key) {
   return is(args, key, "true") || is(args, key, "True");
 }
 
+bool is_false(const Args& args, const std::string& key) {
+  return is(args, key, "false") || is(args, key, "False");
+}
+
 std::int64_t positive(const Args& args, const std::string& key, std::int64_t fallback) {
   const auto value = number(args, key, fallback);
   if (value <= 0) throw ConfigError("--peft_args: " + key + " must be positive", "peft_args");
@@ -304,7 +308,7 @@ std::int64_t waveft_numel(const Args& a, const Layer&) {
 
 /// The same, and the coefficients of both.
 Elements waveft_held(const Args& a, const Layer& layer, const Step& s) {
-  const bool has_wavelets = !is(a, "use_idwt", "false") && !is(a, "use_idwt", "False");
+  const bool has_wavelets = !is_false(a, "use_idwt");
   return {.working = s.wide * (has_wavelets ? panels(layer, 2, 3) : panels(layer, 1, 2))};
 }
 
@@ -355,6 +359,18 @@ Elements unilora_held(const Args& a, const Layer& layer, const Step& s) {
   return {.kept = s.tokens * r, .working = s.tokens * r + factors + 2 * length};
 }
 
+std::int64_t psoft_numel(const Args& a, const Layer&) {
+  const auto r = positive(a, "r", 32);
+  const auto scales = (is_false(a, "psoft_mag_a") ? 0 : 1) + (is_false(a, "psoft_mag_b") ? 0 : 1);
+  return (is_false(a, "psoft_orth") ? r * r : r * (r - 1) / 2) + scales * r;
+}
+
+/// The tokens' product with A; B turned, its gradient, and small matrices.
+Elements psoft_held(const Args& a, const Layer& layer, const Step& s) {
+  const auto r = positive(a, "r", 32), product = s.tokens * r;
+  return {.kept = product, .working = product + 2 * r * layer.out + 7 * r * r - psoft_numel(a, layer)};
+}
+
 struct Method {
   const char* type;
   std::int64_t (*numel)(const Args& args, const Layer& layer);
@@ -385,6 +401,7 @@ constexpr Method kMethods[] = {
     {"BEFT", beft_numel, beft_held, false},
     {"PVERA", pvera_numel, pvera_held, false},
     {"UNILORA", unilora_numel, unilora_held},
+    {"PSOFT", psoft_numel, psoft_held},
 };
 
 const Method* method_of(const std::string& peft_type) {
@@ -440,37 +457,6 @@ std::int64_t tokens_in_front(const std::string& peft_type, std::int64_t num_virt
   return peft_type == "PROMPT_TUNING" || peft_type == "P_TUNING" ? num_virtual_tokens : 0;
 }
 
-std::vector<ModelTensor> at_places(const std::vector<ModelTensor>& tensors, const std::string& layer_replication) {
-  const auto ranges = nlohmann::json::parse(layer_replication.empty() ? "null" : layer_replication, nullptr, false);
-  if (ranges.is_null()) return tensors;
-  const std::string stack = "model.layers.";
-  std::vector<ModelTensor> out;
-  std::map<std::int64_t, std::vector<ModelTensor>> layers;
-  for (const auto& t : tensors) {
-    if (t.name.starts_with(stack))
-      layers[std::stoll(t.name.substr(stack.size()))].push_back(t);
-    else
-      out.push_back(t);
-  }
-  std::int64_t place = 0;
-  const auto add = [&](std::int64_t layer) {
-    for (auto t : layers.at(layer)) {
-      t.name = stack + std::to_string(place) + t.name.substr(t.name.find('.', stack.size()));
-      out.push_back(std::move(t));
-    }
-    ++place;
-  };
-  try {
-    for (const auto& range : ranges)
-      for (auto layer = range.at(0).get<std::int64_t>(); layer < range.at(1).get<std::int64_t>(); ++layer) add(layer);
-  } catch (const std::exception&) {
-    throw ConfigError("layer_replication is a list of ranges of the model's layers, [[0, 4], [2, 5]]; found '" +
-                          layer_replication + "' for " + std::to_string(layers.size()) + " layers in 'model.layers'",
-                      "layer_replication");
-  }
-  return out;
-}
-
 std::int64_t token_count(const Args& args) {
   const auto found = args.find("token_indices");
   const auto ids = nlohmann::json::parse(found == args.end() ? "" : found->second, nullptr, false);
@@ -491,12 +477,15 @@ SharedNumel shared_adapter_numel(const std::string& peft_type, const Args& args,
     return {.trainable = positive(args, "num_vectors", 256) * positive(args, "vector_length", 256)};
   if (peft_type == "UNILORA") return {.trainable = positive(args, "theta_d_length", 256)};
   std::int64_t in = 0, out = 0;  // the largest, of which each layer uses a part
+  std::int64_t sides = 0;
   for (const auto& layer : layers) {
+    sides += layer.in + layer.out;
     in = std::max(in, layer.in);
     out = std::max(out, layer.out);
   }
   if (peft_type == "VERA") return {.frozen = positive(args, "r", 256) * (in + out)};
   if (peft_type == "PVERA") return {.frozen = positive(args, "r", 256) * (2 * in + out)};
+  if (peft_type == "PSOFT") return {.frozen = positive(args, "r", 32) * sides};
   if (peft_type == "RANDLORA") {
     const auto r = positive(args, "r", 32), smaller = std::min(in, out), bases = (smaller + r - 1) / r;
     return {.frozen = r * (smaller + std::max(in, out) * bases)};

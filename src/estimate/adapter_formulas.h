@@ -46,10 +46,6 @@ AdapterBytes layer_adapter_bytes(const std::string& peft_type, const std::map<st
 /// Of a prompt: how many of its virtual tokens go through the layers like a row's own.
 std::int64_t tokens_in_front(const std::string& peft_type, std::int64_t num_virtual_tokens);
 
-/// The layers as LoRA's layer_replication ("[[0, 4], [2, 5]]"; empty or null: as they are) stacks them, one that has
-/// several places several times: what adapters and activations are counted by. ConfigError: no such layers.
-std::vector<ModelTensor> at_places(const std::vector<ModelTensor>& tensors, const std::string& layer_replication);
-
 /// How many tokens have rows of their own; args: token_indices. ConfigError where that is no list of them.
 std::int64_t token_count(const std::map<std::string, std::string>& args);
 

@@ -9,6 +9,7 @@
 #include "base/dotted_name.h"
 #include "base/low_rank_optimizer.h"
 #include "estimate/adapter_formulas.h"
+#include "estimate/layer_places.h"
 #include "estimate/optimizer_state.h"
 #include "tessera/base/error.h"
 

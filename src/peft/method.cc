@@ -18,6 +18,7 @@
 #include "peft/methods/p_tuning.h"
 #include "peft/methods/prefix_tuning.h"
 #include "peft/methods/prompt_tuning.h"
+#include "peft/methods/psoft.h"
 #include "peft/methods/pvera.h"
 #include "peft/methods/randlora.h"
 #include "peft/methods/road.h"
@@ -71,6 +72,7 @@ constexpr Row kMethods[] = {
     {"BEFT", make<Beft>},
     {"PVERA", make<Pvera>},
     {"UNILORA", make<UniLora>},
+    {"PSOFT", make<Psoft>},
 };
 
 }  // namespace

@@ -16,6 +16,7 @@
 #include "base/quantity_text.h"
 #include "config/byte_size.h"
 #include "estimate/adapter_formulas.h"
+#include "estimate/layer_places.h"
 #include "estimate/optimizer_state.h"
 #include "families/families.h"
 #include "fsdp/plan/mesh.h"

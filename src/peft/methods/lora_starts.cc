@@ -8,6 +8,8 @@
 #include <ATen/ops/sqrt.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
+
 #include "base/json_text.h"
 #include "tessera/base/error.h"
 
@@ -24,27 +26,43 @@ at::Tensor orthogonal_rows(std::int64_t rank, tensor::RandomKey key, std::int64_
   return q.slice(0, first, std::nullopt, 2);
 }
 
+SingularParts largest_parts(const at::Tensor& w, std::int64_t rank) {
+  const auto [u, s, vh] = at::linalg_svd(w, /*full_matrices=*/false);
+  return {u.narrow(1, 0, rank), s.narrow(0, 0, rank), vh.narrow(0, 0, rank)};
+}
+
+SingularParts nearly_largest_parts(const at::Tensor& w, const at::Tensor& start, std::int64_t rounds) {
+  const bool turned = w.size(0) < w.size(1);
+  const auto m = turned ? w.t() : w;
+  const auto basis = [](const at::Tensor& t) { return std::get<0>(at::linalg_qr(t)); };
+  auto q = basis(at::mm(m, start));
+  for (std::int64_t i = 0; i < rounds; ++i) q = basis(at::mm(m, basis(at::mm(m.t(), q))));
+  const auto [u, s, vh] = at::linalg_svd(at::mm(q.t(), m), /*full_matrices=*/false);
+  const auto left = at::mm(q, u);
+  return turned ? SingularParts{vh.t(), s, left.t()} : SingularParts{left, s, vh};
+}
+
+namespace {
+
+LoraStart divided(const SingularParts& parts, double scaling) {
+  const auto root = at::sqrt(parts.s / scaling);
+  return {root.unsqueeze(1) * parts.vh, parts.u * root};
+}
+
+}  // namespace
+
 LoraStart decomposed(const at::Tensor& w, const std::string& how, std::int64_t rank, double scaling) {
   if (how == "olora") {
     const auto [q, r] = at::linalg_qr(w);
     return {r.narrow(0, 0, rank).contiguous(), q.narrow(1, 0, rank).contiguous()};
   }
-  const auto [u, s, vh] = at::linalg_svd(w, /*full_matrices=*/false);
-  const auto root = at::sqrt(s.narrow(0, 0, rank) / scaling);
-  return {root.unsqueeze(1) * vh.narrow(0, 0, rank), u.narrow(1, 0, rank) * root};
+  return divided(largest_parts(w, rank), scaling);
 }
 
 LoraStart nearly_decomposed(const at::Tensor& w, std::int64_t rank, double scaling, std::int64_t rounds,
                             tensor::RandomKey key) {
-  const bool turned = w.size(0) < w.size(1);
-  const auto m = turned ? w.t() : w;
-  const auto basis = [](const at::Tensor& t) { return std::get<0>(at::linalg_qr(t)); };
-  auto q = basis(at::mm(m, normal_matrix(m.size(1), rank, key)));
-  for (std::int64_t i = 0; i < rounds; ++i) q = basis(at::mm(m, basis(at::mm(m.t(), q))));
-  const auto [u, s, vh] = at::linalg_svd(at::mm(q.t(), m), /*full_matrices=*/false);
-  const auto left = at::mm(q, u), root = at::sqrt(s / scaling);
-  return turned ? LoraStart{root.unsqueeze(1) * left.t(), vh.t() * root}
-                : LoraStart{root.unsqueeze(1) * vh, left * root};
+  const auto side = std::min(w.size(0), w.size(1));
+  return divided(nearly_largest_parts(w, normal_matrix(side, rank, key), rounds), scaling);
 }
 
 LoraStart minor_components(const at::Tensor& w, std::int64_t rank) {

@@ -2,32 +2,18 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/eye.h>
 #include <ATen/ops/linalg_vector_norm.h>
-#include <ATen/ops/triu_indices.h>
 #include <ATen/ops/where.h>
-#include <ATen/ops/zeros.h>
 
 #include <cmath>
 
 #include "nn/ops/block_product.h"
-#include "nn/ops/matmul.h"
 #include "peft/methods/block_dropout.h"
 #include "peft/methods/cayley.h"
 #include "tessera/base/error.h"
 
 namespace tessera::peft {
 namespace {
-
-/// U - U' of the upper triangles by rows; [blocks, n (n - 1) / 2] -> [blocks, n, n].
-at::Tensor skew(const at::Tensor& triangles, std::int64_t n) {
-  const auto at = at::triu_indices(n, n, 1, at::TensorOptions().dtype(at::kLong).device(triangles.device()));
-  const auto places = at.select(0, 0) * n + at.select(0, 1);
-  const auto upper = at::zeros({triangles.size(0), n * n}, triangles.options())
-                         .index_copy(1, places, triangles)
-                         .view({triangles.size(0), n, n});
-  return upper - upper.transpose(1, 2);
-}
 
 /// The divisor of `features` nearest to `wanted`, the lower of two; PEFT's adjust_oft_parameters().
 std::int64_t near_divisor(std::int64_t features, std::int64_t wanted) {
@@ -96,22 +82,9 @@ std::vector<AddedTensor> Oft::added(const LayerSizes& layer) const {
 }
 
 at::Tensor Oft::rotations(const at::Tensor& weight, std::int64_t size) const {
-  const auto q = skew(weight, size);
+  const auto q = skew_symmetric(weight, size);
   if (!use_cayley_neumann) return cayley(q);
-  const auto identity = at::eye(size, q.options());
-  auto sum = identity.expand_as(q);
-  const auto terms = num_cayley_neumann_terms;
-  if (terms > 1) sum = sum + q * 2;
-  if (terms > 2) {
-    auto power = nn::matmul(q, q);
-    sum = sum + power * 2;
-    for (std::int64_t i = 3; i < terms - 1; ++i) {
-      power = nn::matmul(power, q);
-      sum = sum + power * 2;
-    }
-    sum = sum + nn::matmul(power, q);
-  }
-  return sum;
+  return cayley_neumann(q, num_cayley_neumann_terms);
 }
 
 at::Tensor Oft::transformed(const LayerSizes& sizes, const at::Tensor& x, const Tensors& t) const {

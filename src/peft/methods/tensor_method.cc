@@ -33,19 +33,23 @@ at::Tensor register_tensor(nn::AdapterModule& module, const NameParts& name, con
   auto parameter = nn::make_parameter(tensor.sizes, at::kFloat);
   parameter.set_requires_grad(tensor.trains);
   if (name.inner.empty()) return module.register_parameter(name.leaf, parameter, tensor.trains);
-  auto inner = std::make_shared<nn::Container>("ParameterDict");
-  parameter = inner->register_parameter(name.leaf, parameter, tensor.trains);
-  module.register_module(name.inner, inner);
-  return parameter;
+  const auto children = module.named_children();
+  const auto* found = children.find(name.inner);
+  const auto inner =
+      found ? *found : module.register_module(name.inner, std::make_shared<nn::Container>("ParameterDict"));
+  return inner->register_parameter(name.leaf, parameter, tensor.trains);
 }
 
 class TensorAdapter : public nn::LinearAdapter {
  public:
   TensorAdapter(std::shared_ptr<const TensorMethod> method, LayerSizes sizes)
       : method_(std::move(method)), sizes_(std::move(sizes)) {
+    std::map<std::string, nn::AdapterModule*> modules;
     for (const auto& tensor : method_->added(sizes_)) {
       const auto name = parts_of(tensor.name);
-      tensors_.push_back(register_tensor(add_module(name.module, "ParameterDict"), name, tensor));
+      auto*& module = modules[name.module];
+      if (!module) module = &add_module(name.module, "ParameterDict");
+      tensors_.push_back(register_tensor(*module, name, tensor));
     }
   }
   void share(const Tensors& tensors) { tensors_.insert(tensors_.end(), tensors.begin(), tensors.end()); }

@@ -14,7 +14,7 @@ from peft.utils import constants
 
 METHODS = {"LORA": "LORA", "IA3": "IA3", "ADALORA": "ADALORA", "BOFT": "BOFT", "OFT": "OFT", "HRA": "HRA", "LOHA": "LOHA", "LOKR": "LOKR",
            "MISS": "MISS", "FOURIERFT": "FOURIERFT", "VERA": "VERA", "VBLORA": "VBLORA", "RANDLORA": "RANDLORA", "LN_TUNING": "LNTUNING",
-           "DELORA": "DELORA", "GRALORA": "GRALORA", "C3A": "C3A", "ROAD": "ROAD", "SHIRA": "SHIRA", "WAVEFT": "WAVEFT", "HIRA": "HIRA", "BEFT": "BEFT", "PVERA": "PVERA", "UNILORA": "UNILORA"}
+           "DELORA": "DELORA", "GRALORA": "GRALORA", "C3A": "C3A", "ROAD": "ROAD", "SHIRA": "SHIRA", "WAVEFT": "WAVEFT", "HIRA": "HIRA", "BEFT": "BEFT", "PVERA": "PVERA", "UNILORA": "UNILORA", "PSOFT": "PSOFT"}
 
 folder = pathlib.Path(__file__).parent
 unknown = folder / "config.json"

@@ -277,6 +277,8 @@ TEST_F(Estimate, CountsWhatEachMethodTrains) {
       {"BEFT", "init_weights=true", "120"},
       {"PVERA", "r=16", "312"},
       {"UNILORA", "theta_d_length=50", "50"},
+      {"PSOFT", "r=4", "84"},
+      {"PSOFT", "r=4,psoft_orth=false,psoft_mag_a=False", "120"},
       {"ROAD", "group_size=4", "120"},
       {"ROAD", "group_size=4,variant=road_4", "480"},
       {"SHIRA", "r=3", "864"},

@@ -58,9 +58,9 @@ INSTANTIATE_TEST_SUITE_P(
                     "J_peft/llama_lora_tokens", "J_peft/bert_lora_bias", "J_peft/llama_lora_pissa",
                     "J_peft/llama_prefix_projection", "J_peft/t5_prefix", "J_peft/llama_adalora", "J_peft/llama_alora",
                     "J_peft/llama_gralora", "J_peft/bert_delora_cls", "J_peft/llama_c3a", "J_peft/llama_hira",
-                    "J_peft/gpt2_hira", "J_peft/llama_pvera", "J_peft/gpt2_pvera", "J_peft/llama_unilora",
-                    "J_peft/bert_unilora_cls", "J_peft/llama_beft", "J_peft/bert_beft_cls", "J_peft/llama_ptuning_lstm",
-                    "J_peft/t5_ptuning_mlp"));
+                    "J_peft/gpt2_hira", "J_peft/llama_pvera", "J_peft/gpt2_pvera", "J_peft/llama_psoft",
+                    "J_peft/bert_psoft_cls", "J_peft/llama_unilora", "J_peft/bert_unilora_cls", "J_peft/llama_beft",
+                    "J_peft/bert_beft_cls", "J_peft/llama_ptuning_lstm", "J_peft/t5_ptuning_mlp"));
 
 TEST(DefaultTargets, AreThoseOfPeftsTables) {
   const auto tables = json::parse(read_file(std::string(TESSERA_TEST_DATA) + "/peft_targets/targets.json"));

@@ -103,6 +103,7 @@ const std::map<std::string, std::vector<json>> kSettings = {
     {"GRALORA", {{{"r", 16}, {"gralora_k", 2}}, {{"r", 16}, {"gralora_k", 4}, {"hybrid_r", 8}}}},
     {"C3A", {{{"block_size", 32}}}},
     {"UNILORA", {{{"r", 24}, {"theta_d_length", 1000}}}},
+    {"PSOFT", {{{"r", 48}}}},
     {"PVERA", {{{"r", 48}}, {{"r", 48}, {"pvera_dropout", 0.1}}}},
     {"HIRA", {{{"r", 24}}, {{"r", 24}, {"hira_dropout", 0.1}}}},
     {"PROMPT_TUNING", {{{"num_virtual_tokens", 40}}}},

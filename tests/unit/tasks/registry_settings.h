@@ -24,6 +24,7 @@ inline const std::map<std::string, nlohmann::json> kRegistrySettings = {
     {"C3A", {{"block_size", 4}}},
     {"HIRA", {{"r", 4}}},
     {"PVERA", {{"r", 6}}},
+    {"PSOFT", {{"r", 4}}},
     {"UNILORA", {{"r", 3}, {"theta_d_length", 40}, {"init_theta_d_bound", 0.3}, {"save_indices", true}}},
     {"ROAD", {{"group_size", 4}}},
     {"SHIRA", {{"r", 2}}},
