@@ -352,11 +352,10 @@ std::int64_t unilora_numel(const Args&, const Layer&) {
   return 0;
 }
 
-/// The tokens' product with A; both factors before and after they are scaled, and gradients of them and of the vector.
+/// The tokens' product with A; both factors, gradients of them and of the vector, and it scaled.
 Elements unilora_held(const Args& a, const Layer& layer, const Step& s) {
   const auto r = positive(a, "r", 4), length = positive(a, "theta_d_length", 256);
-  const auto factors = std::max(r * (3 * layer.in + 2 * layer.out), r * (2 * layer.in + 4 * layer.out) + 2 * length);
-  return {.kept = s.tokens * r, .working = s.tokens * r + factors + 2 * length};
+  return {.kept = s.tokens * r, .working = s.tokens * r + r * (2 * layer.in + 3 * layer.out) + 3 * length};
 }
 
 std::int64_t psoft_numel(const Args& a, const Layer&) {

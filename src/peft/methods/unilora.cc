@@ -8,6 +8,7 @@
 
 #include "base/dotted_name.h"
 #include "base/numpy_random.h"
+#include "io/renamed_source.h"
 #include "tensor/device.h"
 #include "tensor/shape_text.h"
 #include "tessera/base/error.h"
@@ -83,12 +84,12 @@ void UniLora::choose(const std::vector<Slot>& chosen) {
   for (const auto& slot : slots)
     if (slot.linear) count += r * (slot.linear->in_features() + slot.linear->out_features());
   const auto places = drawn_places(count, theta_d_length, static_cast<std::uint64_t>(proj_seed));
-  const auto uses = at::bincount(places, {}, theta_d_length).to(at::kFloat);
+  scales_ = at::bincount(places, {}, theta_d_length).to(at::kFloat).rsqrt();
   std::int64_t begin = 0;
   const auto take = [&](const std::string& layer, const std::string& factor, std::int64_t rows, std::int64_t columns) {
     const auto own = places.narrow(0, begin, rows * columns).view({rows, columns});
     begin += own.numel();
-    (*factors_)[{layer, factor}] = {own.to(at::kInt), uses.index_select(0, own.view(-1)).rsqrt().view(own.sizes())};
+    (*factors_)[{layer, factor}] = {own.to(at::kInt), {}};
   };
   for (const auto& slot : slots) {
     if (!slot.linear) continue;
@@ -101,13 +102,18 @@ std::vector<AddedTensor> UniLora::shared(const std::vector<LayerSizes>&) const {
   return {{"unilora_theta_d.default", {theta_d_length}, init_weights ? uniform(init_theta_d_bound) : normal(1)}};
 }
 
-at::Tensor UniLora::Factor::made(const at::Tensor& theta) const {
-  const auto numbers = theta.index_select(0, tensor::beside(places, theta).view(-1)).view(places.sizes());
-  return numbers * tensor::beside(scales, theta).to(theta.scalar_type());
+at::Tensor UniLora::made(const Factor& factor, const at::Tensor& theta) const {
+  const auto taken = [&](const at::Tensor& from) {
+    return from.index_select(0, tensor::beside(factor.places, theta).view(-1)).view(factor.places.sizes());
+  };
+  const auto& own = factor.scales;
+  const auto scales = tensor::beside(own.defined() ? own : scales_, theta).to(theta.scalar_type());
+  return own.defined() ? taken(theta) * scales : taken(theta * scales);
 }
 
 DeltaFactors UniLora::factors(const LayerSizes& sizes, const Tensors& t) const {
-  return {factors_->at({sizes.name, "A"}).made(t[0]), factors_->at({sizes.name, "B"}).made(t[0]), 1.0, unilora_dropout};
+  return {made(factors_->at({sizes.name, "A"}), t[0]), made(factors_->at({sizes.name, "B"}), t[0]), 1.0,
+          unilora_dropout};
 }
 
 namespace {
@@ -123,7 +129,9 @@ Values UniLora::in_file(const Values&) const {
   if (!save_indices) return out;
   for (const auto& [of, factor] : *factors_) {
     out[prefix() + name_in_file(of.first, "indices", of.second)] = factor.places.to(at::kLong);
-    out[prefix() + name_in_file(of.first, "scales", of.second)] = factor.scales;
+    out[prefix() + name_in_file(of.first, "scales", of.second)] =
+        factor.scales.defined() ? factor.scales
+                                : scales_.index_select(0, factor.places.view(-1)).view(factor.places.sizes());
   }
   return out;
 }
@@ -134,14 +142,10 @@ std::shared_ptr<const io::TensorSource> UniLora::readable(std::shared_ptr<const 
     known[prefix() + name_in_file(of.first, "indices", of.second)] = {&factor, true};
     known[prefix() + name_in_file(of.first, "scales", of.second)] = {&factor, false};
   }
-  std::vector<std::pair<std::string, at::Tensor>> others;
   for (const auto& info : file->tensors()) {
     const auto found = known.find(info.name);
-    auto value = io::read_tensor(*file, info.name);
-    if (found == known.end()) {
-      others.emplace_back(info.name, value);
-      continue;
-    }
+    if (found == known.end()) continue;
+    const auto value = io::read_tensor(*file, info.name);
     auto& [factor, of_places] = found->second;
     if (value.sizes() != factor->places.sizes()) {
       throw DataError(info.file + ": tensor '" + info.name + "' has the shape " + tensor::shape_text(info.shape) +
@@ -164,7 +168,7 @@ std::shared_ptr<const io::TensorSource> UniLora::readable(std::shared_ptr<const 
     if (save_indices && !file->find(name))
       throw DataError(file->tensors().front().file + " lacks the tensor '" + name + "', which save_indices says it has",
                       name);
-  return io::memory_source(std::move(others));
+  return io::renamed_source(file, [&](const std::string& name) { return known.contains(name) ? "" : name; });
 }
 
 }  // namespace tessera::peft

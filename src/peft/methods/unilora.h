@@ -37,13 +37,14 @@ class UniLora final : public FactorMethod {
   /// What A [r, in] or B [out, r] of a layer is made of.
   struct Factor {
     at::Tensor places;  // int32
-    at::Tensor scales;  // float32, of the same sizes
-    at::Tensor made(const at::Tensor& theta) const;
+    at::Tensor scales;  // float32, for each place; undefined: those of theta's numbers
   };
+  at::Tensor made(const Factor& factor, const at::Tensor& theta) const;
   /// By a layer's name and "A" or "B".
   using Factors = std::map<std::pair<std::string, std::string>, Factor>;
   std::vector<std::string> listed_;  // a module's first layers in PEFT's order
   std::shared_ptr<Factors> factors_ = std::make_shared<Factors>();
+  at::Tensor scales_;  // float32 [theta_d_length]
 };
 
 }  // namespace tessera::peft
