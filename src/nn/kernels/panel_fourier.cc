@@ -22,6 +22,8 @@ constexpr std::int64_t kComplex = kPanelTokens / 2, kLargestRadix = PanelFourier
 
 struct Complex {
   Vector re, im;
+  HWY_INLINE Complex() {}  // compilers' own ones are not made for a level's instructions
+  HWY_INLINE Complex(Vector re, Vector im) : re(re), im(im) {}
 };
 
 /// Where the parts of row i's numbers stand, in floats.
