@@ -93,7 +93,7 @@ class PanelProduct : public torch::autograd::Function<PanelProduct> {
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& numbers,
                             const std::optional<at::Tensor>& bias, const Weight& weight, const PanelDeltaPtr& delta) {
-    auto y = weight.product(x);
+    auto y = weight.product(x).contiguous();
     const auto prepared = delta->prepared(numbers.detach());
     Threads().for_panels(
         panels_of(x.size(0)),
@@ -115,7 +115,7 @@ class PanelProduct : public torch::autograd::Function<PanelProduct> {
     const auto g = grads[0].contiguous(), numbers = saved[1].detach();
     const auto delta = c10::static_intrusive_pointer_cast<PanelDelta>(ctx->saved_data.at("delta").toCapsule());
     at::Tensor gx, gn, gb;
-    if (ctx->needs_input_grad(0)) gx = saved_weight(ctx, saved[0]).transposed_product(g);
+    if (ctx->needs_input_grad(0)) gx = saved_weight(ctx, saved[0]).transposed_product(g).contiguous();
     const auto x = kept_input(ctx, saved, 2);
     const bool trains = ctx->needs_input_grad(1);
     const auto prepared = gx.defined() ? delta->prepared(numbers) : at::Tensor();
