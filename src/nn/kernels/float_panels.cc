@@ -10,11 +10,11 @@
 #include <algorithm>
 
 #include "nn/kernels/float_math.h"
+#include "nn/kernels/panel_vectors-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace tessera::nn::kernels {
 namespace HWY_NAMESPACE {
-namespace hn = hwy::HWY_NAMESPACE;
 
 // Sums of so many rows and two vectors of columns stay in registers, of which there are 16 or 32.
 constexpr bool kHas32Registers = HWY_MAX_BYTES == 64 || !HWY_ARCH_X86;
@@ -58,20 +58,6 @@ template <class D>
 HWY_INLINE hn::Vec<D> load_four(D d, const std::uint16_t* x) {
   const hn::RebindToUnsigned<D> wide;
   return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(wide, hn::LoadU(hn::Rebind<std::uint16_t, D>(), x))));
-}
-
-/// The columns of four vectors, each of which is a row of four.
-template <class D>
-HWY_INLINE void transpose(D d, hn::Vec<D> (&x)[4]) {
-  const hn::Repartition<double, D> pairs;
-  const auto low01 = hn::BitCast(pairs, hn::InterleaveLower(d, x[0], x[1])),
-             low23 = hn::BitCast(pairs, hn::InterleaveLower(d, x[2], x[3])),
-             high01 = hn::BitCast(pairs, hn::InterleaveUpper(d, x[0], x[1])),
-             high23 = hn::BitCast(pairs, hn::InterleaveUpper(d, x[2], x[3]));
-  x[0] = hn::BitCast(d, hn::InterleaveLower(pairs, low01, low23));
-  x[1] = hn::BitCast(d, hn::InterleaveUpper(pairs, low01, low23));
-  x[2] = hn::BitCast(d, hn::InterleaveLower(pairs, high01, high23));
-  x[3] = hn::BitCast(d, hn::InterleaveUpper(pairs, high01, high23));
 }
 
 /// Four rows at a time. Behind a column's last row a store leaves up to three floats, where the next one goes.
@@ -158,23 +144,11 @@ void panel_of_columns(const float* b, std::int64_t stride, std::int64_t depth, s
     for (std::int64_t k = 0; k < depth; ++k) panel[k * width + n] = n < columns ? b[n * stride + k] : 0.0f;
 }
 #else
-/// Four floats of every fourth of 4 * blocks rows, one block behind the other.
-template <class D>
-HWY_INLINE hn::Vec<D> every_fourth(D d, const float* b, std::int64_t stride) {
-  if constexpr (hn::MaxLanes(D()) <= 4) {
-    return hn::LoadU(d, b);
-  } else {
-    const hn::Half<D> half;
-    const auto rows = static_cast<std::int64_t>(hn::MaxLanes(D())) / 2;
-    return hn::Combine(d, every_fourth(half, b + rows * stride, stride), every_fourth(half, b, stride));
-  }
-}
-
 /// As many rows as a vector has lanes, four of each, become four columns.
 template <class D>
 HWY_INLINE void transpose_fours(D d, const float* b, std::int64_t stride, float* panel, std::int64_t width) {
   hn::Vec<D> x[4];
-  HWY_UNROLL(4) for (int i = 0; i < 4; ++i) x[i] = every_fourth(d, b + i * stride, stride);
+  HWY_UNROLL(4) for (int i = 0; i < 4; ++i) x[i] = load_blocks(d, b + i * stride, 4 * stride);
   transpose(d, x);
   HWY_UNROLL(4) for (int i = 0; i < 4; ++i) hn::StoreU(x[i], d, panel + i * width);
 }

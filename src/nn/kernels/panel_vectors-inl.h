@@ -1,4 +1,5 @@
-// Vectors of a panel's tokens (nn/kernels/token_panels.h), compiled once for each level by the source that includes it.
+// Vectors of floats in blocks of four lanes, which become columns and rows: for nn/kernels/token_panels.h,
+// panel_fourier.h and float_panels.h. Compiled once for each level by the source that includes it.
 #if defined(TESSERA_NN_KERNELS_PANEL_VECTORS_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef TESSERA_NN_KERNELS_PANEL_VECTORS_INL_H
 #undef TESSERA_NN_KERNELS_PANEL_VECTORS_INL_H
@@ -50,18 +51,18 @@ HWY_INLINE hn::Vec<D> load_blocks(D d, const float* x, std::int64_t distance) {
   }
 }
 
-/// Each block of four lanes of four vectors is a matrix of 4 x 4, which is turned.
-HWY_INLINE void turn_blocks(Vector& v0, Vector& v1, Vector& v2, Vector& v3) {
-  constexpr Floats d;
-  constexpr hn::Repartition<double, Floats> pairs;
-  const auto lower = hn::BitCast(pairs, hn::InterleaveLower(d, v0, v1));
-  const auto upper = hn::BitCast(pairs, hn::InterleaveUpper(d, v0, v1));
-  const auto other_lower = hn::BitCast(pairs, hn::InterleaveLower(d, v2, v3));
-  const auto other_upper = hn::BitCast(pairs, hn::InterleaveUpper(d, v2, v3));
-  v0 = hn::BitCast(d, hn::InterleaveLower(pairs, lower, other_lower));
-  v1 = hn::BitCast(d, hn::InterleaveUpper(pairs, lower, other_lower));
-  v2 = hn::BitCast(d, hn::InterleaveLower(pairs, upper, other_upper));
-  v3 = hn::BitCast(d, hn::InterleaveUpper(pairs, upper, other_upper));
+/// The columns of four vectors, each of whose blocks of four lanes is a row of four.
+template <class D>
+HWY_INLINE void transpose(D d, hn::Vec<D> (&x)[4]) {
+  const hn::Repartition<double, D> pairs;
+  const auto low01 = hn::BitCast(pairs, hn::InterleaveLower(d, x[0], x[1])),
+             low23 = hn::BitCast(pairs, hn::InterleaveLower(d, x[2], x[3])),
+             high01 = hn::BitCast(pairs, hn::InterleaveUpper(d, x[0], x[1])),
+             high23 = hn::BitCast(pairs, hn::InterleaveUpper(d, x[2], x[3]));
+  x[0] = hn::BitCast(d, hn::InterleaveLower(pairs, low01, low23));
+  x[1] = hn::BitCast(d, hn::InterleaveUpper(pairs, low01, low23));
+  x[2] = hn::BitCast(d, hn::InterleaveLower(pairs, high01, high23));
+  x[3] = hn::BitCast(d, hn::InterleaveUpper(pairs, high01, high23));
 }
 
 /// The blocks of four lanes, added up.
@@ -77,8 +78,9 @@ HWY_INLINE void store_sum_of_blocks(D d, hn::Vec<D> v, float* out) {
 
 /// Four vectors' sums, in order.
 HWY_INLINE void sums_of_four(Vector v0, Vector v1, Vector v2, Vector v3, float* out) {
-  turn_blocks(v0, v1, v2, v3);
-  store_sum_of_blocks(Floats(), hn::Add(hn::Add(v0, v1), hn::Add(v2, v3)), out);
+  Vector v[4] = {v0, v1, v2, v3};
+  transpose(Floats(), v);
+  store_sum_of_blocks(Floats(), hn::Add(hn::Add(v[0], v[1]), hn::Add(v[2], v[3])), out);
 }
 #endif
 

@@ -76,7 +76,7 @@ void turn(const TokenRows<const T>& rows, float* panel) {
         Vector v[4];
 #pragma GCC unroll 4
         for (std::int64_t k = 0; k < 4; ++k) v[k] = load_wide(rows.at + (t + k) * rows.stride + i);
-        turn_blocks(v[0], v[1], v[2], v[3]);
+        transpose(Floats(), v);
 #pragma GCC unroll 4
         for (std::int64_t k = 0; k < 4; ++k)
           store_blocks(Floats(), v[k], panel + (i + k) * kPanelTokens + t, 4 * kPanelTokens);
@@ -93,7 +93,7 @@ void add_turned(const float* panel, const TokenRows<T>& rows) {
 #pragma GCC unroll 4
         for (std::int64_t k = 0; k < 4; ++k)
           v[k] = load_blocks(Floats(), panel + (i + k) * kPanelTokens + t, 4 * kPanelTokens);
-        turn_blocks(v[0], v[1], v[2], v[3]);
+        transpose(Floats(), v);
 #pragma GCC unroll 4
         for (std::int64_t k = 0; k < 4; ++k) add_wide(v[k], rows.at + (t + k) * rows.stride + i);
       },
