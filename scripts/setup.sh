@@ -12,7 +12,8 @@ torch_version=2.13.0
 
 packages=(cmake ninja-build ccache pkg-config python3 python3-pip unzip ca-certificates
     libyaml-dev nlohmann-json3-dev libsimdjson-dev libspdlog-dev libfmt-dev
-    libpcre2-dev libutf8proc-dev libhwy-dev libisal-dev libssl-dev libcurl4-openssl-dev libgtest-dev libgmock-dev)
+    libpcre2-dev libutf8proc-dev libhwy-dev libisal-dev libzstd-dev liblz4-dev liblzma-dev libbz2-dev libssl-dev
+    libcurl4-openssl-dev libgtest-dev libgmock-dev)
 
 system_packages() {
     command -v dpkg-query >/dev/null || {

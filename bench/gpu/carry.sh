@@ -30,7 +30,7 @@ needed_libraries() {
     local program
     for program in "${programs[@]}"; do
         LD_LIBRARY_PATH='' ldd "build/cuda/$program" | awk '$2 == "=>" && $3 ~ /^\// {print $3}'
-    done | sort -u | grep -E '/lib(crypto|hwy|yaml-0|pcre2-8|simdjson|isal|utf8proc|spdlog|fmt|stdc\+\+|gcc_s)\.so'
+    done | sort -u | grep -E '/lib(crypto|hwy|yaml-0|pcre2-8|simdjson|isal|zstd|lz4|lzma|bz2|utf8proc|spdlog|fmt|stdc\+\+|gcc_s)\.so'
 }
 
 fetch_torch

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include "data/cache_key.h"
+#include "data/cache_lock.h"
 #include "data/mixture.h"
 #include "data/ordered_workers.h"
 #include "data/piece_reader.h"

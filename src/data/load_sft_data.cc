@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "data/cache_key.h"
+#include "data/cache_lock.h"
 #include "data/fingerprint.h"
 #include "data/mixture.h"
 #include "data/ordered_workers.h"

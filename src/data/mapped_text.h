@@ -11,7 +11,7 @@ inline constexpr const char* kRowsInPlace =
     "Rows are read where they lie in it: let nobody write to it, or put other rows in its place by renaming, and start "
     "again";
 
-/// A whole file of text, mapped without its byte order mark.
+/// A whole file of text, mapped without its byte order mark; of a compressed one what it unpacks to (unpack.h).
 class MappedText {
  public:
   /// DataError when it is not a readable regular file.

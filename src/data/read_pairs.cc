@@ -93,7 +93,7 @@ class PairReader {
 };
 
 bool is_text(const std::string& file) {
-  return std::filesystem::path(file).extension() == ".txt";
+  return data_ending(file) == ".txt";
 }
 
 void decode(SourceRow& row, std::vector<std::string>& columns) {

@@ -1,8 +1,6 @@
 #include "data/row_cache.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -184,20 +182,6 @@ void RowCacheWriter::finish(const std::vector<std::string>& notes) {
   if (::fsync(::fileno(file_)) != 0) fail(temporary_, "write");
   if (std::rename(temporary_.c_str(), path_.c_str()) != 0) fail(path_, "name");
   std::fclose(std::exchange(file_, nullptr));
-}
-
-CacheLock::CacheLock(const std::string& path) {
-  std::error_code code;
-  std::filesystem::create_directories(std::filesystem::path(path).parent_path(), code);
-  const std::string name = path + ".lock";
-  descriptor_ = ::open(name.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0644);
-  if (descriptor_ < 0) fail(name, "create");
-  while (::flock(descriptor_, LOCK_EX) != 0)
-    if (errno != EINTR) fail(name, "lock");
-}
-
-CacheLock::~CacheLock() {
-  ::close(descriptor_);
 }
 
 }  // namespace tessera::data

@@ -66,16 +66,4 @@ class RowCacheWriter {
   std::int64_t rows_ = 0, written_ = 0, total_tokens_ = 0;
 };
 
-/// Holds others of this machine off while one writes `path`; released at the end of its life.
-class CacheLock {
- public:
-  explicit CacheLock(const std::string& path);
-  ~CacheLock();
-  CacheLock(const CacheLock&) = delete;
-  CacheLock& operator=(const CacheLock&) = delete;
-
- private:
-  int descriptor_ = -1;
-};
-
 }  // namespace tessera::data

@@ -15,6 +15,7 @@
 #include "data/mapped_text.h"
 #include "data/parquet/parquet_rows.h"
 #include "data/text_rows.h"
+#include "data/unpack.h"
 #include "tessera/base/error.h"
 
 namespace tessera::data {
@@ -156,18 +157,22 @@ std::string called(const chat::Value& value, const SourceRow& row) {
   return row.columns != nullptr ? "an empty cell" : "null";
 }
 
+std::string data_ending(const std::string& file) {
+  return std::filesystem::path(without_packing(file)).extension().string();
+}
+
 bool is_data_file(const std::string& file) {
-  const std::string ending = std::filesystem::path(file).extension().string();
+  const std::string ending = data_ending(file);
   return std::find(kEndings.begin(), kEndings.end(), ending) != kEndings.end();
 }
 
 std::unique_ptr<RowSource> open_rows(const std::string& file, const std::string& text_column) {
-  const std::string ending = std::filesystem::path(file).extension().string();
+  const std::string ending = data_ending(file);
   if (ending == ".jsonl" || ending == ".ndjson" || ending == ".json") return open_json(file, ending != ".json");
   if (ending == ".csv" || ending == ".tsv") return std::make_unique<CsvSource>(file, ending == ".csv" ? ',' : '\t');
   if (ending == ".txt") return std::make_unique<LineSource>(file, text_column);
-  if (ending == ".parquet") return open_parquet(file);
-  if (ending == ".arrow") return open_arrow(file);
+  if (ending == ".parquet") return open_parquet(unpacked(file));
+  if (ending == ".arrow") return open_arrow(unpacked(file));
   throw DataError(
       fmt::format("{}: expected a file that ends in .jsonl, .json, .csv, .tsv, .txt, .parquet or .arrow", file), file);
 }

@@ -30,9 +30,12 @@ class RowSource {
 
 /// .jsonl (also .ndjson; an object a line), .json (an array of objects, also below "data", one object, or an object a
 /// line), .csv and .tsv (with a header), .txt (a row a line, blank lines left out; the column is called `text_column`),
-/// .parquet, .arrow. DataError for other endings; in a build without Arrow it says how to convert these two.
+/// .parquet, .arrow; each also compressed (unpack.h). DataError for other endings; in a build without Arrow it says how
+/// to convert these two.
 std::unique_ptr<RowSource> open_rows(const std::string& file, const std::string& text_column);
 bool is_data_file(const std::string& file);
+/// ".jsonl" of rows.jsonl and rows.jsonl.gz.
+std::string data_ending(const std::string& file);
 
 /// The row as an object. Of a table an empty cell is none, and of columns with one name the first counts; NaN is none,
 /// too. DataError names file and row: bad JSON, no object, bytes that are not UTF-8.

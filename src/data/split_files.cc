@@ -24,12 +24,9 @@ namespace fs = std::filesystem;
 
 using Paths = std::vector<std::string>;  // below the data set's folder
 
-constexpr std::array<std::string_view, 6> kPackings{".gz", ".bz2", ".xz", ".zst", ".lz4", ".zip"};
-
-/// rows.jsonl.gz
-bool is_packed(const fs::path& file) {
-  return std::find(kPackings.begin(), kPackings.end(), file.extension().string()) != kPackings.end() &&
-         is_data_file(file.stem().string());
+/// Files of rows in an archive, which is not read.
+bool is_archived(const fs::path& file) {
+  return file.extension() == ".zip" && is_data_file(file.stem().string());
 }
 
 /// Files of rows, not what stands beside them.
@@ -41,7 +38,7 @@ bool holds_rows(const fs::path& file) {
   const bool is_cache = name.starts_with("cache-") && name.ends_with(".arrow");  // of Dataset.map(), beside saved rows
   const bool is_prose = (name.starts_with("license") || name.starts_with("readme")) && name.ends_with(".txt");
   const bool other = is_cache || is_prose || std::find(kOthers.begin(), kOthers.end(), name) != kOthers.end();
-  return !other && (is_data_file(file.string()) || is_packed(file));
+  return !other && (is_data_file(file.string()) || is_archived(file));
 }
 
 /// The split's name, then what `datasets` takes for it as well.
@@ -105,13 +102,12 @@ class SplitFinder {
 void check_files(const SplitFiles& split) {
   std::set<std::string> kinds;
   for (const auto& file : split.files) {
-    if (is_packed(file))
-      throw DataError(
-          fmt::format("{}: this file of the split '{}' is compressed, and rows are read where they lie: unpack it "
-                      "and take the packed one away",
-                      file, split.name),
-          file);
-    const std::string ending = fs::path(file).extension().string();
+    if (is_archived(file))
+      throw DataError(fmt::format("{}: this file of the split '{}' is a zip archive, which is not read: unpack it and "
+                                  "take the archive away (.gz, .bz2, .xz, .zst and .lz4 are read)",
+                                  file, split.name),
+                      file);
+    const std::string ending = data_ending(file);
     kinds.insert(ending == ".json" || ending == ".ndjson" ? ".jsonl" : ending);
   }
   if (kinds.size() > 1)
@@ -172,7 +168,7 @@ void choose_by_card(const CardConfig& config, const DatasetName& dataset, const 
       for (const CardSplit& own : config.splits)
         if (!found && own.name == word) found = &own;
     split.files = matching(all, found ? found->patterns : Paths());
-    std::erase_if(split.files, [](const std::string& file) { return !is_data_file(file) && !is_packed(file); });
+    std::erase_if(split.files, [](const std::string& file) { return !is_data_file(file) && !is_archived(file); });
     check_files(split);
   }
   if (!splits.front().files.empty()) return;

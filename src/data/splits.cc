@@ -10,6 +10,7 @@
 #include "data/shuffle.h"
 #include "data/split_files.h"
 #include "data/text_pair.h"
+#include "data/unpack.h"
 #include "tessera/base/error.h"
 
 namespace tessera::data {
@@ -25,12 +26,13 @@ constexpr std::array<const char*, 4> kPhraseBank{"Sentences_AllAgree.txt", "Sent
 
 /// The validation file that belongs to a training file: the same name but for its last word.
 Files partner(const fs::path& train) {
-  const auto stem = train.stem().string();
+  const std::string stem = fs::path(without_packing(train.string())).stem().string();
+  const std::string endings = train.filename().string().substr(stem.size());
   constexpr std::string_view kTrain = "train";
   const auto before = stem.size() - std::min(stem.size(), kTrain.size());
   const bool is_named = stem.ends_with(kTrain) && (before == 0 || stem[before - 1] == '_' || stem[before - 1] == '-');
   for (auto name : kValidation) {
-    auto path = train.parent_path() / (stem.substr(0, before) + std::string(name) + train.extension().string());
+    auto path = train.parent_path() / (stem.substr(0, before) + std::string(name) + endings);
     if (is_named && is_there(path)) return {path.string()};
   }
   return {};

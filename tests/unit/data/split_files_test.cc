@@ -95,19 +95,21 @@ TEST_F(SplitFilesHere, RowsThatSaveToDiskWroteAreFound) {
             (Names{"train: train/data-00000-of-00001.arrow", "test: test/data-00000-of-00001.arrow"}));
 }
 
-TEST_F(SplitFilesHere, CompressedFilesAreRefusedByName) {
-  for (const char* path : {"train.jsonl", "train-2.jsonl.gz", "test.csv.zip"}) put(path);
+TEST_F(SplitFilesHere, CompressedFilesAreFilesOfRowsAndArchivesAreRefusedByName) {
+  for (const char* path : {"train.jsonl", "train-2.jsonl.gz", "train-3.json.zst", "test.csv.zip", "train.tar.gz"})
+    put(path);
+  EXPECT_EQ(find("train"), (Names{"train: train-2.jsonl.gz", "train: train-3.json.zst", "train: train.jsonl"}));
   try {
-    find("train");
+    find("train,test");
     FAIL() << "some rows of the split were left out";
   } catch (const DataError& e) {
-    EXPECT_SAYS(std::string(e.what()), "train-2.jsonl.gz: this file of the split 'train' is compressed");
+    EXPECT_SAYS(std::string(e.what()), "test.csv.zip: this file of the split 'test' is a zip archive");
   }
   try {
-    (void)find_split_files({folder_.path() + "/train-2.jsonl.gz", ""}, "train");
+    (void)find_split_files({folder_.path() + "/test.csv.zip", ""}, "train");
     FAIL() << "a file that is named itself";
   } catch (const DataError& e) {
-    EXPECT_SAYS(std::string(e.what()), "is compressed");
+    EXPECT_SAYS(std::string(e.what()), "is a zip archive");
   }
 }
 
