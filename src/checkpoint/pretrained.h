@@ -71,7 +71,8 @@ void save_merged(fsdp::FullyShardedDataParallel& model, const AdaptedModule& ada
 using StoredWeight = std::function<at::Tensor(const std::string& parameter)>;
 
 /// Collective. First values of new adapters that depend on the weights (peft::PeftMethod::from_weights); without a seed
-/// those that a saved adapter's file does not hold.
+/// those that a saved adapter's file does not hold. Each weight is one rank's work. Memory: the values that this rank
+/// computed, of a size()-th of the weights, and one parameter; all adapters, whole, where values depend on them (DoRA).
 void initialise_from_weights(fsdp::FullyShardedDataParallel& model, const AdaptedModule& adapted,
                              std::optional<std::uint64_t> seed, const StoredWeight& stored);
 

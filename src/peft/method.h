@@ -33,6 +33,7 @@ struct FromWeight {
   std::function<Values(const at::Tensor& weight, const Values& adapters)> values;
   /// Instead of that where it needs, beside a packed weight, what that was made of as the folder has it.
   std::function<Values(const at::Tensor& weight, const at::Tensor& stored)> with_stored = {};
+  bool reads_adapters = false;  // values() does; else they may be none
 };
 
 class PeftMethod : public PeftConfig {

@@ -392,6 +392,7 @@ std::vector<FromWeight> Lora::from_weights(const nn::HookedModule& model, std::u
                      const auto sum = summed(slot, weight, value(name_of_a(slot)), value(name_of_b(slot)));
                      return {{slot.full_name(kMagnitude), row_norms(sum)}};
                    }});
+    out.back().reads_adapters = true;
   }
   return out;
 }

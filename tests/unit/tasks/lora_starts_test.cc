@@ -153,6 +153,26 @@ TEST(PissaNiter, BeginsWithoutEffectAndNearTheLargestSingularValues) {
   });
 }
 
+/// Each rank computes those of some weights alone.
+TEST(StartsFromWeights, AreTheSameBitsOnAnyNumberOfRanks) {
+  std::vector<json> methods = {
+      keys_of("pissa"), keys_of("olora"), keys_of("pissa"), {{"peft_type", "PSOFT"}, {"r", 4}}};
+  methods[2]["init_lora_weights"] = false;
+  methods[2]["use_dora"] = true;  // its lengths are those of W + BA
+  for (const json& keys : methods) {
+    std::map<std::string, at::Tensor> alone;
+    for (const int world : {1, 2, 3}) {
+      on_ranks(world, [&](const std::shared_ptr<comm::Communicator>& group) {
+        const auto values = adapters(assemble(adapted_llama(keys), group));
+        if (group->rank() != 0) return;
+        if (world == 1) alone = values;
+        for (const auto& [name, value] : alone)
+          EXPECT_TRUE(at::equal(values.at(name), value)) << keys << ": " << name << " of " << world << " ranks";
+      });
+    }
+  }
+}
+
 /// Adapters moved as training would.
 void move_adapters(const Assembled& a) {
   peft::Values moved;
