@@ -185,7 +185,9 @@ AdapterActivations activations_of(const std::vector<ModelTensor>& tensors, const
 }  // namespace
 
 ActivationShape activation_shape(const std::vector<ModelTensor>& tensors) {
-  return shape_of(tensors, /*of_encoder=*/false);
+  auto out = shape_of(tensors, /*of_encoder=*/false);
+  out.blocks_before = encoder_shape(tensors).blocks;
+  return out;
 }
 ActivationShape encoder_shape(const std::vector<ModelTensor>& tensors) {
   return shape_of(tensors, /*of_encoder=*/true);
@@ -229,6 +231,17 @@ std::int64_t loss_bytes(const ActivationShape& shape, std::int64_t tokens, std::
 
 }  // namespace
 
+std::int64_t recomputed_blocks(const ActivationShape& shape, const BatchShape& batch) {
+  const auto n = batch.checkpointing;
+  const auto up_to = [&](std::int64_t block) { return (block + n - 1) / n; };
+  return n > 0 ? up_to(shape.blocks_before + shape.blocks) - up_to(shape.blocks_before) : 0;
+}
+
+bool recomputes_last(const ActivationShape& shape, const BatchShape& batch) {
+  const auto last = shape.blocks_before + shape.blocks - 1;
+  return recomputed_blocks(shape, batch) > 0 && last % batch.checkpointing == 0;
+}
+
 Accumulation accumulation_of(std::int64_t batches_of_a_step, bool sync_each_batch, std::int64_t ranks) {
   if (batches_of_a_step == 1) return Accumulation::kNone;
   return sync_each_batch || ranks == 1 ? Accumulation::kSharded : Accumulation::kUnsharded;
@@ -259,21 +272,26 @@ ActivationBytes activation_bytes(const ActivationShape& shape, const AdapterActi
   // Of keys and values that the encoder's tokens gave, and of those tokens: gradients, which the blocks sum up.
   const std::int64_t of_encoder = encoded * (shape.of_encoder_largest + 2 * shape.hidden);
   const std::int64_t working = std::max(one * shape.working, in_attention + of_encoder);
+  constexpr std::int64_t kStatistic = 4;  // a number of each query and head
   ActivationBytes out;
-  if (batch.checkpointing) {
-    out.kept = one * shape.blocks * shape.hidden + encoded * shape.hidden;
-    out.first = one * shape.hidden;
+  out.kept = one * (shape.kept - adapters.unread + batch.length * shape.heads) + adapters.kept +
+             encoded * (shape.hidden + shape.of_encoder) + shape.blocks * tables - adapters.unread_positions * table +
+             kStatistic * tokens * shape.device_heads;
+  out.first =
+      one * (shape.largest - adapters.largest_unread + batch.length * shape.heads_largest) + adapters.largest + tables;
+  out.working = working + adapters.working;
+  const std::int64_t again = recomputed_blocks(shape, batch);
+  if (again > 0) {
+    const std::int64_t inputs = one * again * shape.hidden + encoded * shape.hidden;
+    out.kept = inputs + out.kept * (shape.blocks - again) / shape.blocks;
+  }
+  // Backward begins with the last block. Where that is computed again, all other blocks' activations are there still;
+  // else those of the first block, as kept ones, are what its computation makes at the end.
+  if (recomputes_last(shape, batch)) {
+    if (shape.blocks_before % batch.checkpointing == 0) out.first = one * shape.hidden;
     out.working = working + tables + encoded * shape.of_encoder_largest +
                   one * (shape.largest - adapters.largest_unread - shape.hidden + batch.length * shape.heads_largest) +
                   adapters.working + adapters.largest;
-  } else {
-    constexpr std::int64_t kStatistic = 4;  // a number of each query and head
-    out.kept = one * (shape.kept - adapters.unread + batch.length * shape.heads) + adapters.kept +
-               encoded * (shape.hidden + shape.of_encoder) + shape.blocks * tables - adapters.unread_positions * table +
-               kStatistic * tokens * shape.device_heads;
-    out.first = one * (shape.largest - adapters.largest_unread + batch.length * shape.heads_largest) +
-                adapters.largest + tables;
-    out.working = working + adapters.working;
   }
   const bool in_float32 = compute_bytes == 4;
   if (products != Products::kLibrary) out.working += tiles_bytes(tokens, shape.widest, shape.hidden, in_float32);

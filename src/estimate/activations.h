@@ -32,6 +32,7 @@ struct ActivationShape {
   std::int64_t device_heads = 0, device_heads_largest = 0;
   // For each token that an encoder gave to the stack, by all blocks and by one.
   std::int64_t of_encoder = 0, of_encoder_largest = 0;
+  std::int64_t blocks_before = 0;  // the encoder's
   // Tables of positions for scores of distances: their rows, and how many one attention makes.
   std::int64_t positions = 0, position_tables = 0;
 };
@@ -75,7 +76,7 @@ Accumulation accumulation_of(std::int64_t batches_of_a_step, bool sync_each_batc
 
 struct BatchShape {
   std::int64_t rows = 1, length = 0;  // of a rank in one forward; 0: activations are not counted
-  bool checkpointing = false;         // blocks keep their inputs alone
+  std::int64_t checkpointing = 0;     // the first of every so many blocks keeps its input alone; 0: none does
   Accumulation accumulation = Accumulation::kNone;
   std::int64_t encoder_length = 0;  // of an encoder's rows, `length` is the decoder's then; 0: the same
   std::int64_t tokens() const { return rows * length; }
@@ -86,6 +87,10 @@ struct BatchShape {
   /// Tokens that a matrix is given.
   std::int64_t tokens_of(const ModelTensor& tensor) const;
 };
+
+/// Blocks that are computed again in backward, and whether the last is one of them.
+std::int64_t recomputed_blocks(const ActivationShape& shape, const BatchShape& batch);
+bool recomputes_last(const ActivationShape& shape, const BatchShape& batch);
 
 struct ActivationBytes {
   std::int64_t kept = 0;     // at the end of forward

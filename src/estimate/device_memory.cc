@@ -219,7 +219,8 @@ DeviceParts::OfStack DeviceParts::kept_by(ActivationShape a, AdapterActivations 
                         pair * a.device_heads_largest + adapters.largest;
   adapters.unread = adapters.largest_unread = 0;  // FlashAttention keeps what it gives; of experts it was not measured
   auto all = activation_bytes(a, adapters, batch, compute_).kept;
-  if (!batch.checkpointing) all += statistics * shape_.heads + pair * kept_heads;
+  const auto kept_whole = a.blocks - recomputed_blocks(a, batch);
+  all += (statistics * shape_.heads + pair * kept_heads) * kept_whole / a.blocks;
   return {all, of_block};
 }
 
@@ -264,7 +265,7 @@ RankPlan plan_device(const ModelSizes& sizes, const DeviceJob& job) {
     const char* phase;
     std::vector<MemoryPart> parts;
   };
-  const std::int64_t blocks = job.batch.checkpointing ? p.block : 0;
+  const std::int64_t blocks = recomputes_last(job.activations, job.batch) ? p.block : 0;
   // All that was summed up, but what the head and the table still bring.
   const std::int64_t summed = job.state_on_host ? 0 : p.gradients - p.head_sum;
   const std::vector<Moment> moments = {

@@ -71,7 +71,7 @@ PlanRequest request_of(const EstimateOptions& o, bool with_adapter, bool on_disk
   r.optim_target_modules = o.optim_target_modules;
   r.batch = {.rows = o.per_device_train_batch_size,
              .length = o.max_target_length > 0 ? o.max_target_length : o.max_seq_length,
-             .checkpointing = o.gradient_checkpointing,
+             .checkpointing = o.gradient_checkpointing ? 1 : 0,
              .accumulation = accumulation_of(o.gradient_accumulation_steps, o.sync_each_batch, o.num_processes),
              .encoder_length = o.max_target_length > 0 ? o.max_seq_length : 0};
   r.on_disk = on_disk;
@@ -332,7 +332,8 @@ std::optional<EstimateOptions> parse_estimate(const std::vector<std::string>& ar
             "tokens of a row; 0: activations are not counted", group);
   table.add(&o.max_target_length, {"--max_target_length"},
             "tokens of what an encoder-decoder model answers; 0: as many as of a row", group);
-  table.add(&o.gradient_checkpointing, {"--gradient_checkpointing", "--fsdp_activation_checkpointing"},
+  table.add(&o.gradient_checkpointing,
+            {"--gradient_checkpointing", "--activation_checkpointing", "--fsdp_activation_checkpointing"},
             "blocks run again in backward", group);
   table.add(&o.load_in_4bit, {"--use_4bit_quantization", "--load_in_4bit"},
             "linear layers are packed in 4 bits as they are read", group);

@@ -44,8 +44,8 @@ Work backward_of(double tokens, const Sums& sums, double scores, double bytes) {
 
 double step_flops(const StepShape& shape) {
   double flops = shape.root.forward.flops + shape.root.backward.flops;
-  for (const auto& block : shape.blocks)
-    flops += (shape.checkpointing ? 2 : 1) * block.forward.flops + block.backward.flops;
+  for (std::size_t i = 0; i < shape.blocks.size(); ++i)
+    flops += (shape.recomputes(i) ? 2 : 1) * shape.blocks[i].forward.flops + shape.blocks[i].backward.flops;
   return flops;
 }
 

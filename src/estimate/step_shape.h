@@ -31,8 +31,11 @@ struct StepShape {
   std::int64_t trainable = 0, state_bytes = 0;
   std::int64_t compute_bytes = 4;  // of an element, of what units compute with and gradients travel in
   std::int64_t tokens = 0;         // of a rank in a micro-batch
-  bool checkpointing = false;
+  std::int64_t checkpointing = 0;  // the first of every so many blocks is computed again; 0: none
 
+  bool recomputes(std::size_t block) const {
+    return checkpointing > 0 && block % static_cast<std::size_t>(checkpointing) == 0;
+  }
   bool reduces_alone() const { return !root.heads.empty() || !root.tables.empty(); }
 };
 

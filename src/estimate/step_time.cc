@@ -148,7 +148,7 @@ class Player {
     for (int i = count() - 1; i > 0; --i) {
       begin_backward(i);
       const auto& u = *unit(i).shape;
-      compute(shape_.checkpointing ? u.forward + u.backward : u.backward);
+      compute(shape_.recomputes(static_cast<std::size_t>(i - 1)) ? u.forward + u.backward : u.backward);
       if (!form_.whole) unit(i).state = State::kSharded;
       if (schedule_.backward_prefetch == BackwardPrefetch::kPost) prefetch(order_.before(unit(i).position));
       reduce(i, u.reduced);

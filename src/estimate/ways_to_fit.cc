@@ -35,8 +35,9 @@ const std::vector<Change>& changes() {
           "--sync_each_batch true", [](const auto& r) { return r.batch.accumulation == Accumulation::kUnsharded; },
           [](auto& r) { r.batch.accumulation = Accumulation::kSharded; }),
       flag(
-          "--gradient_checkpointing true", [](const auto& r) { return r.batch.length > 0 && !r.batch.checkpointing; },
-          [](auto& r) { r.batch.checkpointing = true; }),
+          "--gradient_checkpointing true",
+          [](const auto& r) { return r.batch.length > 0 && r.batch.checkpointing == 0; },
+          [](auto& r) { r.batch.checkpointing = 1; }),
       {[](const PlanRequest& r) {
          return fmt::format("--per_device_train_batch_size 1 (and {} times the --gradient_accumulation_steps)",
                             r.batch.rows);

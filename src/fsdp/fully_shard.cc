@@ -259,14 +259,16 @@ MemoryStats Model::memory() const {
 }
 
 void choose_checkpointing(nn::HookedModule& root, const UnitPlan& plan, const WrapPolicy& policy) {
-  if (!policy.target<SameAsWrap>()) {
+  EveryNth units{.n = 1, .policy = policy};
+  if (const auto* nth = policy.target<EveryNth>()) units = *nth;
+  if (!units.policy.target<SameAsWrap>()) {
     check_classes(policy, root);
     nn::set_checkpointing(root, policy);
     return;
   }
-  nn::set_checkpointing(root, policy);  // off
+  nn::set_checkpointing(root, units.policy);  // off
   for (const auto& unit : plan.units)
-    if (unit.parent == 0) unit.module->set_checkpointing(true);
+    if (unit.parent == 0) unit.module->set_checkpointing(units.takes());
   if (std::none_of(plan.units.begin(), plan.units.end(), [](const auto& unit) { return unit.parent == 0; }))
     throw ConfigError(
         "activation checkpointing of the wrapped modules: the wrap policy chooses none; choose the model's blocks",

@@ -320,7 +320,9 @@ Assembled assemble(const AssembleOptions& options, std::shared_ptr<comm::Communi
   if (build.classifier) begin_missing_head(a, options, fsdp);
   if (options.is_body_alone && !build.classifier) leave_head_empty(*names, fsdp);
   if (!fsdp.wrap) fsdp.wrap = fsdp::wrap_classes(a.config.no_split_classes);
-  if (options.recompute_blocks) fsdp.activation_checkpointing = fsdp::wrap_classes(a.config.no_split_classes);
+  if (options.recompute_every > 0)
+    fsdp.activation_checkpointing =
+        fsdp::every_nth(options.recompute_every, fsdp::wrap_classes({a.config.no_split_classes.front()}));
   fsdp.keeps_frozen = saved_with_adapters(a);
   if (options.before_sharding) options.before_sharding(a, fsdp);
   a.sharded = fsdp::fully_shard(*a.model, std::move(group), std::move(fsdp));

@@ -35,8 +35,10 @@ struct AssembleOptions {
   std::uint64_t seed = 42;
   bool freeze_lora_a = false;                // LoRA-FA
   std::optional<at::ScalarType> dtype = {};  // of the masters; unset: float32
-  bool recompute_blocks = false;             // backward computes the model's own blocks again, whatever the units are
-  fsdp::FsdpOptions fsdp = {};               // source and an unset wrap policy are filled in
+  /// Backward computes the first of every so many of the model's own blocks again, whatever the units are; 0: as
+  /// `fsdp` says.
+  std::int64_t recompute_every = 0;
+  fsdp::FsdpOptions fsdp = {};  // source and an unset wrap policy are filled in
   /// Called when the modules stand and none of them has memory yet, with the options that they are sharded by.
   std::function<void(const struct Assembled&, const fsdp::FsdpOptions&)> before_sharding = {};
 };

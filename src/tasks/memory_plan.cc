@@ -20,6 +20,7 @@
 #include "estimate/optimizer_state.h"
 #include "families/families.h"
 #include "fsdp/plan/mesh.h"
+#include "fsdp/plan/wrap_classes.h"
 #include "launch/gpus.h"
 #include "launch/launch.h"
 #include "models/check_sizes.h"
@@ -178,7 +179,7 @@ DescribedJob described_job(const Assembled& model, const fsdp::FsdpOptions& fsdp
     return p.packed_bytes > 0 && estimate::unit_of(p.name).empty() && estimate::is_head(p.name);
   });
   job.batch = settings.batch;
-  job.batch.checkpointing = fsdp.activation_checkpointing != nullptr;
+  job.batch.checkpointing = fsdp::recomputed_every(fsdp.activation_checkpointing);
   if (model.adapters) {
     job.activations.whole_logits = head_is_adapted(*model.adapters);
     const auto& method = *model.adapters->method;

@@ -14,6 +14,7 @@
 #include "families/classifier.h"
 #include "families/config_reader.h"
 #include "families/families.h"
+#include "fsdp/plan/wrap_classes.h"
 #include "hub/model_folder.h"
 #include "models/gguf_model.h"
 #include "peft/adapter_config.h"
@@ -178,9 +179,20 @@ void TrainingJob::assemble_model() {
   config::AccelerateConfig settings = launch();
   scale_loss_ = settings.mixed_precision == config::MixedPrecision::kFp16;
   const bool wraps = settings.fsdp.auto_wrap_policy != config::WrapPolicy::kNoWrap;
-  if (arguments_.gradient_checkpointing && wraps) settings.fsdp.activation_checkpointing = true;
+  const auto [every_n_layers, offload] = train::checkpointing_kwargs(arguments_);
+  const bool recomputes = arguments_.gradient_checkpointing;
+  require_option(
+      !(recomputes && offload) || device_.is_cpu(),
+      "\"offload\" of --gradient_checkpointing_kwargs: activations stay on the device that computes; leave it out",
+      "gradient_checkpointing_kwargs");
+  require_option(!(recomputes && every_n_layers > 1 && settings.fsdp.activation_checkpointing),
+                 "\"every_n_layers\" of --gradient_checkpointing_kwargs recomputes some blocks, and the launcher's "
+                 "fsdp_activation_checkpointing all; leave one out",
+                 "gradient_checkpointing_kwargs");
+  const bool by_unit = wraps && every_n_layers == 1;
+  if (recomputes && by_unit) settings.fsdp.activation_checkpointing = true;
   AssembleOptions a;
-  a.recompute_blocks = arguments_.gradient_checkpointing && !wraps;
+  a.recompute_every = recomputes && !by_unit ? every_n_layers : 0;
   a.model_folder = folder_;
   a.adapter_folder = adapter_folder_;
   a.method = new_adapter(options_.adapter, words_of(kind_).task_type, options_.model_name_or_path);
@@ -275,7 +287,7 @@ void TrainingJob::plan_memory(const Assembled& model, const fsdp::FsdpOptions& f
   request.optim_target_modules = arguments_.optim_target_modules;
   request.batch = batch;
   if (!device_.is_cpu()) request.batch.length = 0;  // activations are there
-  request.batch.checkpointing = fsdp.activation_checkpointing != nullptr;
+  request.batch.checkpointing = fsdp::recomputed_every(fsdp.activation_checkpointing);
   request.on_disk = !fsdp.offload_folder.empty();
   require_fit(plan_, request, folder_, options_.max_memory);
 }

@@ -151,11 +151,14 @@ void add_precision(config::OptionTable& table, TrainingArguments& a) {
   const char* group = "Precision and memory";
   table.add(&a.bf16, {"--bf16"}, "compute in bfloat16 (overrides the launcher's mixed_precision)", group);
   table.add(&a.fp16, {"--fp16"}, "compute in float16 with a gradient scaler", group);
-  table.add(&a.gradient_checkpointing, {"--gradient_checkpointing"},
+  table.add(&a.gradient_checkpointing, {"--gradient_checkpointing", "--activation_checkpointing"},
             "keep only the blocks' inputs and compute blocks again in backward", group);
-  table.add(&a.gradient_checkpointing_kwargs, {"--gradient_checkpointing_kwargs"}, "", "Accepted without effect")
+  table
+      .add(&a.gradient_checkpointing_kwargs, {"--gradient_checkpointing_kwargs", "--activation_checkpointing_kwargs"},
+           "{\"every_n_layers\": 2} computes every second block again, and so on; other keys change nothing here",
+           group)
       .placeholder("JSON")
-      .without_effect("the kinds of checkpointing are the same here");
+      .only_with({{"--gradient_checkpointing", {"true"}}});
 }
 
 void add_intervals(config::OptionTable& table, TrainingArguments& a) {
@@ -393,25 +396,34 @@ void add_training_arguments(config::OptionTable& table, TrainingArguments& argum
   add_idle_training_arguments(table);
 }
 
-namespace {
-
-// torch.utils.checkpoint's arguments: none of them changes anything here, but their values must make sense.
-void check_checkpointing_kwargs(const std::string& text) {
-  if (text.empty()) return;
+CheckpointingKwargs checkpointing_kwargs(const TrainingArguments& arguments) {
+  CheckpointingKwargs out;
+  const std::string& text = arguments.gradient_checkpointing_kwargs;
+  if (text.empty()) return out;
   const auto fail = [&](const std::string& what) {
     throw ConfigError("--gradient_checkpointing_kwargs " + text + ": " + what, "gradient_checkpointing_kwargs");
   };
   const auto kwargs = nlohmann::json::parse(text, nullptr, false);
-  if (kwargs.is_null()) return;
-  if (!kwargs.is_object()) fail("expected a JSON object such as {\"use_reentrant\": false}");
-  const std::vector<std::string> known = {"use_reentrant", "preserve_rng_state", "determinism_check", "debug",
-                                          "early_stop"};
+  if (kwargs.is_null()) return out;
+  if (!kwargs.is_object()) fail("expected a JSON object such as {\"every_n_layers\": 2}");
+  // torch.utils.checkpoint's arguments change nothing here, but their values must make sense.
+  const std::vector<std::string> known = {
+      "use_reentrant", "preserve_rng_state", "determinism_check", "debug", "early_stop", "every_n_layers", "offload"};
   for (const auto& [key, value] : kwargs.items()) {
     if (std::find(known.begin(), known.end(), key) == known.end())
       fail("unknown key \"" + key + "\"" + did_you_mean(key, known));
-    if (key != "determinism_check" && !value.is_boolean()) fail("\"" + key + "\" must be true or false");
+    if (key == "every_n_layers") {
+      if (!value.is_number_integer() || value < 1) fail("\"every_n_layers\" must be a whole number of at least 1");
+      out.every_n_layers = value;
+    } else if (key != "determinism_check" && !value.is_boolean()) {
+      fail("\"" + key + "\" must be true or false");
+    }
+    if (key == "offload") out.offload = value;
   }
+  return out;
 }
+
+namespace {
 
 void check_report_to(TrainingArguments& a) {
   const ReportTo to = read_report_to(a.report_to);
@@ -463,7 +475,7 @@ void check_training_arguments(TrainingArguments& a, const config::OptionTable& t
                    "--label_smoothing_factor belongs to --loss_type nll: dft has no smoothed form",
                    "label_smoothing_factor");
   problems.require(!a.use_cpu || a.device != "cuda", "--use_cpu and --device cuda exclude each other", "device");
-  problems.attempt([&] { check_checkpointing_kwargs(a.gradient_checkpointing_kwargs); });
+  problems.attempt([&] { (void)checkpointing_kwargs(a); });
   problems.attempt([&] { check_report_to(a); });
   check_intervals(a, table, problems);
   check_optimizer(a, table, problems);

@@ -45,7 +45,7 @@ struct TrainingArguments : CheckpointOptions {
   double warmup_ratio = 0;
   std::optional<bool> bf16, fp16;
   bool gradient_checkpointing = false;
-  std::string gradient_checkpointing_kwargs;  // JSON
+  std::string gradient_checkpointing_kwargs;  // JSON, see checkpointing_kwargs()
   double neftune_noise_alpha = 0;
   nn::TokenLoss token_loss;
 
@@ -76,6 +76,14 @@ struct TrainingArguments : CheckpointOptions {
   /// With the ratios resolved for so many optimizer steps.
   TrainerOptions trainer_options() const;
 };
+
+/// What gradient_checkpointing_kwargs asks for, as in Trainer.
+struct CheckpointingKwargs {
+  std::int64_t every_n_layers = 1;  // of the blocks the first of every so many is computed again
+  bool offload = false;             // what is kept lies in host memory
+};
+/// ConfigError: no JSON object, unknown keys, values that make no sense.
+CheckpointingKwargs checkpointing_kwargs(const TrainingArguments& arguments);
 
 /// What loss a task has: TokenLoss, or one of its own, whose flags it adds itself.
 enum class LossFlags { kOfTokens, kOwn };

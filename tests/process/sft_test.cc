@@ -145,6 +145,9 @@ TEST_F(Sft, BlocksAreComputedAgainWithoutALauncher) {
   const auto kept = run("kept", {});
   ASSERT_EQ(kept.size(), 2u);
   EXPECT_EQ(run("again", {"--gradient_checkpointing", "true"}), kept);
+  EXPECT_EQ(
+      run("some", {"--activation_checkpointing", "--activation_checkpointing_kwargs", R"({"every_n_layers": 2})"}),
+      kept);
 }
 
 TEST_F(Sft, DropoutAndNoiseDependOnTheRowsAndNotOnTheRanks) {

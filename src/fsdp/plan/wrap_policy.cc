@@ -54,6 +54,7 @@ bool WrapPeft::operator()(const std::string& name, const nn::HookedModule& modul
 void check_classes(const WrapPolicy& policy, const nn::HookedModule& root) {
   if (const auto* classes = policy.target<WrapClasses>()) classes->check_matches(root);
   if (const auto* peft = policy.target<WrapPeft>()) peft->classes.check_matches(root);
+  if (const auto* nth = policy.target<EveryNth>()) check_classes(nth->policy, root);
 }
 
 WrapPolicy wrap_none() {
@@ -70,10 +71,13 @@ WrapPolicy same_as_wrap() {
 
 WrapPolicy every_nth(std::int64_t n, WrapPolicy policy) {
   if (n < 1) throw ConfigError("every_nth: expected at least 1, found " + std::to_string(n));
-  return [n, policy = std::move(policy), seen = std::int64_t{0}](const std::string& name,
-                                                                 const nn::HookedModule& module) mutable {
-    return policy(name, module) && seen++ % n == 0;
-  };
+  return EveryNth{n, std::move(policy)};
+}
+
+std::int64_t recomputed_every(const WrapPolicy& policy) {
+  if (!policy) return 0;
+  const auto* nth = policy.target<EveryNth>();
+  return nth ? nth->n : 1;
 }
 
 WrapPolicy wrap_size(std::int64_t min_num_params) {

@@ -15,6 +15,10 @@
 #include "estimate/model_tensors.h"
 #include "models/model.h"
 #include "support/temp_folder.h"
+#include "tessera/comm/communicator.h"
+#include "tessera/fsdp/fully_shard.h"
+#include "tessera/nn/block.h"
+#include "unit/tasks/adapted_llama.h"
 #include "unit/tasks/tensor_bytes.h"
 
 namespace tessera::tasks {
@@ -186,6 +190,9 @@ StepBytes measure(const std::string& folder, const estimate::BatchShape& batch, 
   models::init_weights(*model, 5);
   model->to(dtype);
   model->train();
+  if (batch.checkpointing > 0)
+    nn::set_checkpointing(*model,
+                          fsdp::every_nth(batch.checkpointing, fsdp::wrap_classes({family.no_split_classes.front()})));
   for (const auto& parameter : model->parameters())
     parameter.set_requires_grad(trains == Trains::kAll || parameter.dim() == 1);
   const auto step = [&](std::int64_t rows) {
@@ -217,7 +224,7 @@ class ModelMemory : public testing::TestWithParam<Family> {};
 
 /// near_kept: besides what matters less the larger a model is, statistics of norms in float32 and experts' indices.
 void expect_formula(const Family& family, at::ScalarType dtype, double near_kept, double near_peak,
-                    Trains trains = Trains::kAll) {
+                    Trains trains = Trains::kAll, std::vector<std::int64_t> recompute_every = {}) {
   const test::TempFolder temporary("model_memory");
   auto config = family.config;
   config["vocab_size"] = kVocabulary;
@@ -243,6 +250,10 @@ void expect_formula(const Family& family, at::ScalarType dtype, double near_kept
                {1, 512},
                {.rows = 8, .length = 32, .encoder_length = 256},
                {.rows = 8, .length = 256, .encoder_length = 32}};
+  if (!recompute_every.empty()) {
+    batches.clear();
+    for (const auto n : recompute_every) batches.push_back({.rows = 8, .length = 256, .checkpointing = n});
+  }
   for (const auto& batch : batches) {
     const auto measured = measure(temporary.path(), batch, dtype, trains);
     const auto formula = estimate::activation_bytes(shape, adapters, batch, bytes, products);
@@ -252,15 +263,23 @@ void expect_formula(const Family& family, at::ScalarType dtype, double near_kept
     const auto kept = static_cast<double>(formula.kept + encoder.kept);
     const auto peak = static_cast<double>(std::max(
         formula.kept + encoder.kept + std::max(formula.working, formula.loss), encoder.kept + encoder.working));
-    const auto text =
-        fmt::format("{} rows of {} tokens ({} of the encoder)", batch.rows, batch.length, batch.of_encoder().length);
+    const auto text = fmt::format("{} rows of {} tokens ({} of the encoder), every {}th block computed again",
+                                  batch.rows, batch.length, batch.of_encoder().length, batch.checkpointing);
+    const double hidden = static_cast<double>(batch.tokens() * kHidden * bytes);
     const auto sizes = trains == Trains::kAll ? family.ends_kept : family.ends_kept_frozen;
     const auto ends =
-        sizes * static_cast<double>(batch.tokens() * kHidden * bytes) +
+        sizes * hidden +
         (of_encoder.blocks > 0 ? 0.2 * static_cast<double>(batch.of_encoder().tokens() * kHidden * bytes) : 0);
+    const auto most = static_cast<double>(std::max(measured.forward, measured.backward));
+    if (batch.checkpointing > 0) {  // less at the ends; not all that a block keeps is there while its backward works
+      EXPECT_NEAR(static_cast<double>(measured.kept) - ends, kept, near_kept * kept + hidden) << text;
+      EXPECT_GT(peak, (1 - near_peak) * most) << text;
+      EXPECT_LT(peak, most + 12 * hidden) << text;
+      continue;
+    }
     EXPECT_NEAR(static_cast<double>(measured.kept) - ends, kept, near_kept * kept) << text;
     if (trains != Trains::kAll) continue;  // less is at work where no weight's gradient is made
-    EXPECT_NEAR(static_cast<double>(std::max(measured.forward, measured.backward)), peak, near_peak * peak) << text;
+    EXPECT_NEAR(most, peak, near_peak * peak) << text;
   }
 }
 
@@ -272,9 +291,25 @@ TEST_P(ModelMemory, OfAStepIn16BitsIsTheFormulas) {
   expect_formula(GetParam(), at::kBFloat16, 0.06, 0.3);  // attention widens some rows, too
 }
 
+TEST_P(ModelMemory, OfAStepThatComputesBlocksAgainIsTheFormulas) {
+  expect_formula(GetParam(), at::kFloat, 0.15, 0.03, Trains::kAll, {1, 2, 3});
+}
+
 TEST_P(ModelMemory, WhatMatricesReadIsNotKeptWhereTheyAreFrozen) {
   if (std::string(GetParam().name) == "olmo") GTEST_SKIP() << "it has matrices alone";
   expect_formula(GetParam(), at::kFloat, 0.02, 0, Trains::kAllButMatrices);
+}
+
+TEST(RecomputedBlocks, AreTheFirstOfEverySoMany) {
+  for (const std::int64_t every : {0, 1, 2}) {
+    AssembleOptions options{.model_folder = kLlama, .recompute_every = every};
+    const auto model = assemble(options, comm::make_solo());
+    std::vector<bool> again;
+    for (const auto& item : model.model->named_modules())
+      if (const auto* block = dynamic_cast<const nn::HookedModule*>(item.value().get()))
+        if (block->class_name() == "LlamaDecoderLayer") again.push_back(block->checkpointing());
+    EXPECT_EQ(again, (std::vector<bool>{every > 0, every == 1})) << every;
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, ModelMemory, testing::ValuesIn(kFamilies),
