@@ -14,6 +14,7 @@
 #include "base/open_file.h"
 #include "data/dataset_card.h"
 #include "data/row_source.h"
+#include "data/saved_dataset.h"
 #include "hub/fetch.h"
 #include "tessera/base/error.h"
 
@@ -254,6 +255,7 @@ std::string choose_files(const std::vector<CardConfig>& card, const DatasetName&
 
 void choose_here(const DatasetName& dataset, std::vector<SplitFiles>& splits) {
   const fs::path root = dataset.name;
+  if (dataset.files.empty() && choose_saved(root / dataset.config, splits, words_for)) return;
   const std::string folder =
       choose_files(read_dataset_card((root / kCard).string()), dataset, list_all(root), splits, found_in);
   for (auto& split : splits)

@@ -28,10 +28,14 @@ EarlyStopping early_stopping_of(const families::ConfigReader& in, const nlohmann
 
 // Options of other decoding methods; a value other than "off" would change the result.
 void refuse_unknown_methods(const families::ConfigReader& in, const nlohmann::json& json) {
-  for (const char* key : {"sequence_bias", "stop_strings", "penalty_alpha", "constraints", "force_words_ids",
-                          "encoder_no_repeat_ngram_size", "watermarking_config", "dola_layers"}) {
-    if (in.has(key) && json[key] != 0) refuse_method(in, key);
+  for (const char* key :
+       {"sequence_bias", "stop_strings", "penalty_alpha", "constraints", "force_words_ids",
+        "encoder_no_repeat_ngram_size", "watermarking_config", "dola_layers", "max_time", "top_h", "token_healing"}) {
+    if (in.has(key) && json[key] != 0 && json[key] != false) refuse_method(in, key);
   }
+  // Other caches hold the same numbers.
+  if (in.has("cache_implementation") && json["cache_implementation"] == "quantized")
+    refuse_method(in, "cache_implementation");
   for (const char* key : {"num_beam_groups", "diversity_penalty", "encoder_repetition_penalty", "guidance_scale"}) {
     const double off = std::string_view(key) == "diversity_penalty" ? 0.0 : 1.0;
     if (in.get<double>(key, off) != off) refuse_method(in, key);

@@ -3,6 +3,9 @@
 #include <fmt/format.h>
 #include <simdjson.h>
 
+#include <algorithm>
+#include <array>
+
 #include "base/json_text.h"
 #include "base/plain_reason.h"
 #include "tessera/base/error.h"
@@ -18,6 +21,7 @@ namespace {
 using nlohmann::json;
 
 constexpr std::int32_t kUnknown = 2, kControl = 3, kUserDefined = 4;
+constexpr std::array<std::string_view, 3> kPhi3Plain{"<unk>", "<s>", "<|endoftext|>"};  // take no space behind them
 
 class Converter {
  public:
@@ -75,8 +79,10 @@ class Converter {
       const auto is = [id](std::int32_t special) { return special >= 0 && static_cast<std::size_t>(special) == id; };
       const bool special = type(id) == kControl || is(v_.bos_id) || is(v_.eos_id) || is(v_.unk_id) || is(v_.sep_id) ||
                            is(v_.pad_id) || is(v_.cls_id) || is(v_.mask_id);
-      if (special || type(id) == kUserDefined)
-        out.push_back(json_added_token(v_.tokens[id], static_cast<std::int64_t>(id), special));
+      if (!special && type(id) != kUserDefined) continue;
+      out.push_back(json_added_token(v_.tokens[id], static_cast<std::int64_t>(id), special));
+      out.back()["rstrip"] =
+          v_.takes_space_behind && std::find(kPhi3Plain.begin(), kPhi3Plain.end(), v_.tokens[id]) == kPhi3Plain.end();
     }
     return out;
   }

@@ -32,6 +32,7 @@ struct GgufVocabulary {
   // add_bos_token, add_eos_token, add_space_prefix; unset: what the model usually does.
   std::optional<bool> add_bos, add_eos, add_sep, add_space_prefix;
   std::optional<bool> lowercase, strip_accents;  // of bert; unset: it does, and as lowercase
+  bool takes_space_behind = false;               // Phi-3's added tokens do, which the format has no key for
 
   std::map<std::string, std::string>
       chat_templates;  // tokenizer.chat_template is "default", tokenizer.chat_template.X is "X"

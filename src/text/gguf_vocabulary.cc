@@ -1,5 +1,8 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cctype>
+
 #include "formats/gguf.h"
 #include "tessera/base/error.h"
 #include "text/gguf_tokenizer.h"
@@ -23,6 +26,14 @@ std::map<std::string, std::string> templates_of(const GgufHeader& header) {
     if (name.starts_with(key + "."))
       if (const auto* text = std::get_if<std::string>(&value)) templates[name.substr(key.size() + 1)] = *text;
   return templates;
+}
+
+/// By the architecture or, as in llama.cpp, the model's name. Later Phis have byte-level tokens.
+bool is_phi3(const GgufHeader& header, const std::string& tokenizer_model) {
+  std::string name = header.text("general.name").value_or("");
+  std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
+  const bool is_named = name.find("phi-3") != std::string::npos || name.find("phi3") != std::string::npos;
+  return tokenizer_model == "llama" && (is_named || header.text("general.architecture") == "phi3");
 }
 
 }  // namespace
@@ -56,6 +67,7 @@ GgufVocabulary gguf_vocabulary(const GgufHeader& header) {
   v.remove_extra_whitespaces = header.boolean("tokenizer.ggml.remove_extra_whitespaces");
   v.lowercase = header.boolean("tokenizer.ggml.normalizer.lowercase");
   v.strip_accents = header.boolean("tokenizer.ggml.normalizer.strip_accents");
+  v.takes_space_behind = is_phi3(header, v.model);
   v.chat_templates = templates_of(header);
   return v;
 }

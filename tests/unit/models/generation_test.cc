@@ -282,6 +282,22 @@ TEST(GenerationOptions, WhatWouldEndATextElsewhereIsRefused) {
   read_generation_json({{"stop_strings", nullptr}}, "generation_config.json", config);
 }
 
+TEST(GenerationOptions, WhatWouldChangeTheTokensInAWayThatIsNotBuiltIsRefused) {
+  GenerationConfig config;
+  const auto read = [&](const nlohmann::json& json) { read_generation_json(json, "generation_config.json", config); };
+  for (const nlohmann::json& json : {nlohmann::json{{"max_time", 2.5}},
+                                     {{"top_h", 0.4}},
+                                     {{"token_healing", true}},
+                                     {{"sequence_bias", {{{3}, 1.0}}}},
+                                     {{"cache_implementation", "quantized"}}})
+    EXPECT_THROW(read(json), ConfigError) << json;
+  for (const nlohmann::json& json : {nlohmann::json{{"max_time", nullptr}},
+                                     {{"token_healing", false}},
+                                     {{"encoder_no_repeat_ngram_size", 0}},
+                                     {{"cache_implementation", "hybrid"}}})
+    EXPECT_NO_THROW(read(json)) << json;
+}
+
 TEST(GenerationOptions, MoreSequencesThanBeamsIsRefused) {
   auto model = build_model(kGenerationFolder, nullptr);
   GenerationConfig config;

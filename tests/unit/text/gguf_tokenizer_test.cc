@@ -78,6 +78,28 @@ TEST(GgufTokenizer, LlamaJoinsByScores) {
   EXPECT_EQ(plain->encode("the").ids, (Ids{plain->token_to_id("the")}));
 }
 
+// Its templates put a line end behind "<|user|>", which is no token there: so in transformers and llama.cpp.
+TEST(GgufTokenizer, Phi3sTokensTakeTheWhiteSpaceBehindThem) {
+  GgufHeader header;
+  header.metadata = {{"tokenizer.ggml.model", std::string("llama")},
+                     {"tokenizer.ggml.tokens", std::vector<std::string>{"<unk>", "<s>", "</s>", "<|endoftext|>",
+                                                                        "<|user|>", "\u2581", "a", "\n"}},
+                     {"tokenizer.ggml.scores", std::vector<double>(8, 0.0)},
+                     {"tokenizer.ggml.token_type", std::vector<std::int64_t>{2, 3, 3, 3, 3, 1, 1, 1}},
+                     {"tokenizer.ggml.add_bos_token", false}};
+  const auto ids = [&](const char* text) { return make_gguf_tokenizer(gguf_vocabulary(header))->encode(text).ids; };
+  EXPECT_EQ(ids("<|user|>\na"), (Ids{4, 5, 7, 6}));
+  for (const auto& [key, value] : {std::pair("general.architecture", "phi3"), {"general.name", "Phi-3 mini"}}) {
+    auto named = header;
+    named.metadata[key] = std::string(value);
+    std::swap(header, named);
+    EXPECT_EQ(ids("<|user|>\na"), (Ids{4, 5, 6})) << key;
+    EXPECT_EQ(ids("</s>\na"), (Ids{2, 5, 6})) << key;
+    for (const char* plain : {"<s>\na", "<|endoftext|>\na"}) EXPECT_EQ(ids(plain).size(), 4u) << key;
+    std::swap(header, named);
+  }
+}
+
 TEST(GgufTokenizer, PreNamesTheExpression) {
   auto vocabulary = gpt2("gpt2");
   vocabulary.eos_id = static_cast<std::int32_t>(vocabulary.tokens.size()) - 1;
