@@ -51,6 +51,8 @@ TEST_F(SavedDataset, FilesOfAnEarlierSaveWithMoreShardsAreNoRows) {
   EXPECT_NE(error("train").find("another order"), std::string::npos);
   put("state.json", R"({"_data_files": ["data-00000-of-00001.arrow", 3]})");
   EXPECT_NE(error("train").find("'_data_files' is no list"), std::string::npos);
+  put("state.json", R"({"_data_files": [{"filename": "../other.arrow"}]})");
+  EXPECT_NE(error("train").find("'../other.arrow' is not the name of a file beside it"), std::string::npos);
   put("state.json", R"({"epoch": 3})");  // of another program
   EXPECT_EQ(files_of("train").size(), 3u);
 }
