@@ -4,6 +4,8 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
+
 #include "base/unit_order.h"
 #include "tensor/mapped_zeros.h"
 #include "tensor/span.h"
@@ -20,6 +22,7 @@ struct GradientReducer::Flight {
     at::Tensor buffer;  // that the reduction reads and nobody else keeps
     at::Tensor target;  // where the gradient ends when `out` is temporary: still to be summed over replicas
     bool accumulate = false;
+    bool trains = true;  // see Note [What trains]
   };
   std::vector<Part> parts;  // by segment
 };
@@ -173,6 +176,7 @@ void GradientReducer::start_segment(GradientBucket& b, std::size_t segment, Flig
   auto& part = flight.parts.emplace_back();
   part.leaf = s.leaf;
   part.accumulate = s.leaf.grad().defined();
+  part.trains = part.accumulate || s.trains();
   part.out = part.accumulate ? s.leaf.grad() : empty_sum(b, segment);
   comm::ReduceOptions how{.scale = 1.0 / divisor_, .accumulate = part.accumulate};
   // Summed over replicas in the dtype of reductions, then added to what is there.
@@ -221,7 +225,7 @@ void GradientReducer::complete(Flight& flight) {
   for (auto& part : flight.parts) {
     if (part.replicas) part.replicas->wait();
     if (part.target.defined()) part.out = part.accumulate ? part.target.add_(part.out) : part.target.copy_(part.out);
-    part.leaf.mutable_grad() = part.out;
+    if (part.trains) part.leaf.mutable_grad() = part.out;
     part.out = part.target = at::Tensor();
   }
 }
@@ -286,6 +290,13 @@ void GradientReducer::abandon() noexcept {
   holds_unsynced_ = false;
   order_.forget_observed();
   for (auto& b : buckets_) b.forget();
+}
+
+void GradientReducer::forget_unsynced(int unit) noexcept {
+  for (const int b : buckets_of_unit_[static_cast<std::size_t>(unit)])
+    if (auto& bucket = buckets_[static_cast<std::size_t>(b)]; bucket.has_buffers()) bucket.forget();
+  const auto holds = [](const GradientBucket& b) { return b.has_buffers(); };
+  holds_unsynced_ = holds_unsynced_ && std::any_of(buckets_.begin(), buckets_.end(), holds);
 }
 
 std::int64_t GradientReducer::buffer_bytes() const {

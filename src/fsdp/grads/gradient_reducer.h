@@ -62,6 +62,8 @@ class GradientReducer {
   void backward_finished();
   /// A backward that threw: forgets what it left.
   void abandon() noexcept;
+  /// Between backward passes: what those that did not communicate have left of this unit.
+  void forget_unsynced(int unit) noexcept;
 
   std::int64_t buffer_bytes() const;  // the transport's of this rank and private buffers, now
   std::int64_t shard_bytes() const;   // gradients of the slices that lie elsewhere, now
