@@ -251,12 +251,28 @@ void GradientReducer::backward_finished() {
     flights_[i].parts.clear();
   }
   reduce_late();
+  check_same_training();
   holds_unsynced_ = false;
   next_ = sharded_ = completed_ = 0;
   for (auto& b : buckets_) b.state = BucketState::kIdle;
   if (order_.agreed()) return;
   order_.agree(*mesh_.world);
   transport_->set_order(order_.buckets());
+}
+
+// See Note [What trains]. Asked only where it has changed: a rank that is alone with that finds no partner, by name.
+void GradientReducer::check_same_training() {
+  std::string mine;
+  for (const auto& b : buckets_)
+    for (const auto& s : b.segments) mine += s.trains() ? '1' : '0';
+  if (trains_.empty()) trains_.assign(mine.size(), '1');
+  if (mine == trains_) return;
+  const auto all = mesh_.world->all_gather_objects(mine);
+  for (std::size_t rank = 1; rank < all.size(); ++rank)
+    if (all[rank] != all[0])
+      throw Error("ranks 0 and " + std::to_string(rank) +
+                  " have frozen different parameters since fully_shard(): freeze the same ones on every rank");
+  trains_ = std::move(mine);
 }
 
 void GradientReducer::reduce_late() {

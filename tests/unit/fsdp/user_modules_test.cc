@@ -273,6 +273,29 @@ TEST(FrozenAfterwards, APartOfAUnitIsRefusedAndSoIsWhatWasFrozenBefore) {
   EXPECT_THROW(net_loss(net), ConfigError);
 }
 
+TEST(FrozenAfterwards, UnlikeOnTheRanksIsAnError) {
+  for (int frozen_elsewhere : {0, 1}) {
+    std::vector<std::string> messages(2);
+    EXPECT_ANY_THROW(comm::run_threads(2, [&](std::shared_ptr<comm::Communicator> group) {
+      SmallNet net;
+      const auto sharded = fsdp::fully_shard(net, group, {.wrap = fsdp::wrap_classes({"MlpBlock"})});
+      const int block = group->rank() == 0 ? 0 : 1;
+      if (group->rank() == 0 || frozen_elsewhere)
+        for (auto& p : net.blocks[block]->parameters()) p.set_requires_grad(false);
+      try {
+        net_loss(net).backward();
+      } catch (const std::exception& e) {
+        messages[group->rank()] = e.what();
+        throw;
+      }
+    }));
+    for (const auto& message : messages) EXPECT_NE(message, "");
+    if (frozen_elsewhere) {
+      EXPECT_NE(messages[0].find("have frozen different parameters"), std::string::npos) << messages[0];
+    }
+  }
+}
+
 TEST(ZeroGrad, OfTheModuleClearsShardedGradients) {
   with_net([](SmallNet& net, FullyShardedDataParallel& sharded) {
     net_loss(net).backward();
