@@ -8,6 +8,7 @@
 #include "tessera/io/tensor_source.h"
 #include "tessera/nn/adapter.h"
 #include "tessera/nn/block.h"
+#include "tessera/nn/collect_tensors.h"
 #include "tessera/nn/dropout.h"
 #include "tessera/nn/embedding.h"
 #include "tessera/nn/init.h"

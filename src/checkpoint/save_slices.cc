@@ -1,5 +1,6 @@
 #include "checkpoint/save_slices.h"
 
+#include <ATen/ops/clone.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -59,6 +60,10 @@ void rename_durably(const std::string& from, const std::string& to) {
 
 }  // namespace
 
+at::Tensor values_of(const fsdp::NamedBuffer& buffer) {
+  return buffer.tensor.detach().to(at::kCPU).clone(at::MemoryFormat::Contiguous).view(-1);
+}
+
 bool writes_together(const fsdp::FullyShardedDataParallel& model) {
   return model.group().backend() != "hosts";
 }
@@ -76,6 +81,13 @@ void save_slices(fsdp::FullyShardedDataParallel& model, const std::string& file,
       for (const auto& name : names(view.name)) {
         infos.push_back({.name = name, .dtype = stored_as(view, dtype), .shape = view.shape, .file = file});
         if (view.local.numel() > 0) slices->push_back({name, view.offset, queue.snapshot(view.local)});
+      }
+    }
+    for (const auto& buffer : model.buffers()) {
+      for (const auto& name : names(buffer.name)) {
+        infos.push_back(
+            {.name = name, .dtype = buffer.tensor.scalar_type(), .shape = buffer.tensor.sizes().vec(), .file = file});
+        if (first) slices->push_back({name, 0, std::make_shared<const at::Tensor>(values_of(buffer))});
       }
     }
     queue.push([=, &queue, infos = std::move(infos), store = model.offload_store()] {

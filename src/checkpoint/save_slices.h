@@ -1,6 +1,9 @@
 #pragma once
-// A safetensors file of whole parameters, written by all ranks together: each writes the elements it holds at their
-// place. Nothing is gathered, and nothing copied beyond what the queue keeps of what training changes.
+// A safetensors file of whole parameters and of rank 0's buffers, written by all ranks together: each writes the
+// elements it holds at their place. Nothing is gathered, and nothing copied beyond what the queue keeps of what
+// training changes.
+#include <ATen/core/Tensor.h>
+
 #include <functional>
 #include <optional>
 #include <string>
@@ -11,8 +14,11 @@
 
 namespace tessera::checkpoint {
 
-/// Names that a parameter has in the file; none: it is not saved.
+/// Names that a parameter or buffer has in the file; none: it is not saved.
 using NamesInFile = std::function<std::vector<std::string>(const std::string& parameter)>;
+
+/// What a buffer holds now: 1-D, in host memory of its own.
+at::Tensor values_of(const fsdp::NamedBuffer& buffer);
 
 /// True where all ranks are on one host. (Hosts that write one file of a network file system are left alone.)
 bool writes_together(const fsdp::FullyShardedDataParallel& model);

@@ -8,6 +8,7 @@
 #include "base/file.h"
 #include "base/json_text.h"
 #include "checkpoint/named_state.h"
+#include "checkpoint/save_slices.h"
 #include "tensor/generators.h"
 #include "tensor/offload_store.h"
 #include "tessera/base/error.h"
@@ -36,12 +37,16 @@ Tensors slices(fsdp::FullyShardedDataParallel& model, optim::Optimizer& optimize
   return result;
 }
 
-/// Where libtorch's generators of this rank are.
-Tensors generator_states(int rank) {
+/// What is this rank's own: its buffers, and where libtorch's generators are.
+Tensors own_state(const fsdp::FullyShardedDataParallel& model) {
   Tensors result;
+  const int rank = model.group().rank();
+  for (const auto& buffer : model.buffers())
+    if (buffer.tensor.numel() > 0)
+      result.emplace_back(slice_name(kBuffersKind, name_of_rank(buffer.name, rank), 0), values_of(buffer));
   const auto now = tensor::GeneratorStates::now();
   for (const auto& [device, state] : now.states())
-    result.emplace_back(slice_name(kGeneratorKind, generator_name(device, rank), 0), state);
+    result.emplace_back(slice_name(kGeneratorKind, name_of_rank(device, rank), 0), state);
   return result;
 }
 
@@ -84,7 +89,7 @@ void push_training_state(fsdp::FullyShardedDataParallel& model, optim::Optimizer
   Snapshots mine;
   if (writes_slices(model))
     for (const auto& [name, tensor] : slices(model, optimizer)) mine.emplace_back(name, queue.snapshot(tensor));
-  queue.push([mine = std::move(mine), tensors = generator_states(group.rank()), folder,
+  queue.push([mine = std::move(mine), tensors = own_state(model), folder,
               name = file_of_rank(group.rank(), group.size()), store = model.offload_store(), &queue]() mutable {
     ensure_writable_folder(folder);
     for (const auto& [key, tensor] : mine) tensors.emplace_back(key, *tensor);
@@ -109,8 +114,8 @@ void save_training_state(fsdp::FullyShardedDataParallel& model, optim::Optimizer
   throw_failure_of_any(model.group(), now.take_failure(), folder);
 }
 
-std::string generator_name(const std::string& device, int rank) {
-  return fmt::format("{}.{}", device, rank);
+std::string name_of_rank(const std::string& name, int rank) {
+  return fmt::format("{}.{}", name, rank);
 }
 
 std::string training_state_folder(const std::string& checkpoint) {

@@ -1,8 +1,8 @@
 #pragma once
 // What a run needs to go on as if it had never stopped, sharded: in `folder`, a file for each rank with its slices of
-// the trainable parameters (masters) and of the optimizer's state, and with its generators of random numbers; then
-// state.json with what is common. Any world size reads it: a slice is (name, offset), so reading at another number of
-// ranks is interval arithmetic.
+// the trainable parameters (masters) and of the optimizer's state, with its buffers and its generators of random
+// numbers; then state.json with what is common. Any world size reads it: a slice is (name, offset), so reading at
+// another number of ranks is interval arithmetic.
 #include <memory>
 #include <string>
 
@@ -14,8 +14,9 @@ namespace tessera::checkpoint {
 
 inline constexpr int kTrainingStateVersion = 2;
 inline constexpr const char* kParametersKind = "parameters";  // what is stored of each trainable one, beside states
-inline constexpr const char* kGeneratorKind = "generator";    // libtorch's, under generator_name()
-std::string generator_name(const std::string& device, int rank);
+inline constexpr const char* kBuffersKind = "buffers";        // of each rank, under name_of_rank()
+inline constexpr const char* kGeneratorKind = "generator";    // libtorch's, of each device, alike
+std::string name_of_rank(const std::string& name, int rank);
 
 /// Collective. save_training_state() through a queue: its jobs copy the slices first (SaveQueue::wait_copied() says
 /// when the optimizer may go on), then write.

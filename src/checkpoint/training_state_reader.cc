@@ -1,6 +1,7 @@
 #include "checkpoint/training_state_reader.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
 #include <c10/util/accumulate.h>
 #include <fmt/format.h>
 
@@ -122,6 +123,14 @@ TrainingStateReader::TrainingStateReader(fsdp::FullyShardedDataParallel& model, 
     if (view.trainable && view.local.numel() > 0)
       stored.find({kParametersKind, view.name, view.shape, view.offset, staging_.host_of(view.local)}, readers, reads_);
   }
+  const int rank = model.group().rank();
+  for (const auto& [name, buffer] : model.buffers()) {  // each rank's own, of another number of ranks rank 0's
+    if (buffer.numel() == 0) continue;
+    auto values = at::empty({buffer.numel()}, buffer.options().device(at::kCPU));
+    stored.find({kBuffersKind, name_of_rank(name, same_ranks() ? rank : 0), buffer.sizes().vec(), 0, values},
+                same_ranks() ? io::Readers::kOne : io::Readers::kSeveral, reads_);
+    buffers_.push_back({buffer, std::move(values)});
+  }
   if (optimizer != nullptr) {
     for (const auto& s : named_state(model, *optimizer))
       if (s.local.numel() > 0)
@@ -129,7 +138,7 @@ TrainingStateReader::TrainingStateReader(fsdp::FullyShardedDataParallel& model, 
                     s.replicated ? io::Readers::kSeveral : readers, reads_);
     const auto generators = tensor::GeneratorStates::now();
     for (const auto& [device, now] : generators.states()) {
-      const auto name = generator_name(device, model.group().rank());
+      const auto name = name_of_rank(device, rank);
       if (!same_ranks() || stored.numel(kGeneratorKind, name) != now.numel()) continue;  // older states have none
       stored.find({kGeneratorKind, name, now.sizes().vec(), 0, generators_[device] = now}, io::Readers::kOne, reads_);
     }
@@ -146,6 +155,7 @@ bool TrainingStateReader::same_ranks() const {
 void TrainingStateReader::finish() {
   const at::NoGradGuard no_grad;
   staging_.finish();
+  for (const auto& [buffer, values] : buffers_) buffer.copy_(values.view(buffer.sizes()));
   model_.mark_updated();
   if (optimizer_ == nullptr) return;
   optimizer_->set_steps(state_.at("optimizer_steps").get<std::int64_t>());

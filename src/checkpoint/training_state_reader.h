@@ -21,7 +21,8 @@ class TrainingStateReader {
 
   /// By file and offset. What they fill, finish() makes count.
   const std::vector<io::FileRead>& reads() const { return reads_; }
-  /// When all reads are done: the model's other copies, the optimizer's number of steps, this rank's random numbers.
+  /// When all reads are done: the model's other copies and buffers, the optimizer's number of steps, this rank's random
+  /// numbers.
   void finish();
 
  private:
@@ -31,6 +32,11 @@ class TrainingStateReader {
   fsdp::FullyShardedDataParallel& model_;
   optim::Optimizer* optimizer_;
   nlohmann::json state_;
+  /// What was read of a buffer; it keeps its dtype and strides.
+  struct ReadBuffer {
+    at::Tensor buffer, values;
+  };
+  std::vector<ReadBuffer> buffers_;
   std::map<std::string, at::Tensor> generators_;  // of this rank, by device; for reads_ to fill
   tensor::Staging staging_;
   std::vector<io::FileRead> reads_;

@@ -1,3 +1,4 @@
+#include <ATen/core/grad_mode.h>
 #include <fmt/ranges.h>
 
 #include <filesystem>
@@ -26,13 +27,21 @@ void save_gathered(fsdp::FullyShardedDataParallel& model, const std::string& fil
       std::vector<io::TensorInfo> infos;
       for (const auto& view : model.shards())
         infos.push_back({.name = view.name, .dtype = view.dtype, .shape = view.shape, .file = file});
+      for (const auto& buffer : model.buffers())
+        infos.push_back({.name = buffer.name,
+                         .dtype = buffer.tensor.scalar_type(),
+                         .shape = buffer.tensor.sizes().vec(),
+                         .file = file});
       writer = std::make_unique<io::SafetensorsWriter>(file, std::move(infos));
     });
   }
   model.visit_full([&](const std::string& name, const at::Tensor& tensor) {
     if (writes) queue.push([&] { writer->write(name, tensor); });
   });
-  if (writes) queue.push([&] { writer->commit(); });
+  if (!writes) return;
+  for (const auto& buffer : model.buffers())
+    queue.push([&] { writer->write(buffer.name, values_of(buffer).view(buffer.tensor.sizes())); });
+  queue.push([&] { writer->commit(); });
 }
 
 }  // namespace
@@ -48,22 +57,28 @@ void save_weights(fsdp::FullyShardedDataParallel& model, const std::string& file
 
 void load_weights(fsdp::FullyShardedDataParallel& model, const std::string& path) {
   const auto source = io::open_weights(path);
-  for (const auto& view : model.shards()) {
-    const auto* stored = source->find(view.name);
-    if (!stored || stored->shape != view.shape)
+  const auto check = [&](const std::string& name, const std::vector<std::int64_t>& shape) {
+    const auto* stored = source->find(name);
+    if (!stored || stored->shape != shape)
       throw DataError(fmt::format("'{}' {} '{}'{}; the file belongs to another model", path,
-                                  stored ? "has another shape of" : "lacks", view.name,
+                                  stored ? "has another shape of" : "lacks", name,
                                   stored ? fmt::format(": [{}], the model has [{}]", fmt::join(stored->shape, ", "),
-                                                       fmt::join(view.shape, ", "))
+                                                       fmt::join(shape, ", "))
                                          : ""),
                       path);
-  }
+  };
+  for (const auto& view : model.shards()) check(view.name, view.shape);
+  for (const auto& buffer : model.buffers()) check(buffer.name, buffer.tensor.sizes().vec());
   tensor::Staging staging;
   std::vector<io::SliceRead> slices;
   for (const auto& view : model.shards())
     if (view.local.numel() > 0) slices.push_back({view.name, view.offset, staging.host_of(view.local)});
   source->read_all(slices, readers_of_slices(model));
   staging.finish();
+  {
+    const at::NoGradGuard no_grad;
+    for (const auto& buffer : model.buffers()) buffer.tensor.copy_(io::read_tensor(*source, buffer.name));
+  }
   model.mark_updated();
 }
 

@@ -25,7 +25,8 @@ namespace {
 
 class Model final : public FullyShardedDataParallel {
  public:
-  Model(std::shared_ptr<Runtime> runtime, const UnitPlan& plan) : runtime_(std::move(runtime)) {
+  Model(std::shared_ptr<Runtime> runtime, const UnitPlan& plan, std::vector<NamedBuffer> buffers)
+      : runtime_(std::move(runtime)), buffers_(std::move(buffers)) {
     std::vector<int> next(plan.units.size(), 0);
     for (const auto& p : plan.parameters) {
       auto& n = next[static_cast<std::size_t>(p.unit)];
@@ -70,7 +71,7 @@ class Model final : public FullyShardedDataParallel {
   }
 
   void zero_grad() override {
-    for (auto& p : parameters()) p.mutable_grad().reset();
+    for (auto& unit : runtime_->units()) unit->zero_grad();
   }
 
   void step(optim::Optimizer& optimizer) override;
@@ -82,6 +83,16 @@ class Model final : public FullyShardedDataParallel {
   }
 
   void visit_full(const VisitTensor& visit, const std::function<bool(const std::string&)>& wanted) override;
+
+  void update_full(const VisitTensor& change) override {
+    runtime_->finish_step();
+    for (const auto& l : leaves_) {
+      l.unit->store().join_masters();
+      update_segment(*l.unit, l.unit->segments()[l.segment], l.unit->store().shard(l.segment), *runtime_->mesh().shard,
+                     change);
+    }
+    runtime_->mesh().world->barrier();
+  }
 
   void visit_full_grads(const VisitTensor& visit) override {
     runtime_->finish_step();
@@ -101,11 +112,15 @@ class Model final : public FullyShardedDataParallel {
                     *runtime_->mesh().shard, visit);
   }
 
+  std::vector<NamedBuffer> buffers() const override { return buffers_; }
   std::shared_ptr<tensor::OffloadStore> offload_store() const override { return offload_store_; }
   MemoryStats memory() const override;
   CommStats comm_stats() const override { return runtime_->stats(); }
   std::string activity() const override { return runtime_->activity(); }
-  std::string to_string() const override { return print_model(*runtime_); }
+  std::string to_string() const override {
+    if (!runtime_->units().front()->module()) throw Error("to_string(): the sharded module was destroyed");
+    return print_model(*runtime_);
+  }
   comm::Communicator& group() const override { return *runtime_->mesh().world; }
   std::shared_ptr<comm::Communicator> shard_group() const override { return runtime_->mesh().shard; }
   int replica() const override { return runtime_->mesh().replica; }
@@ -137,6 +152,7 @@ class Model final : public FullyShardedDataParallel {
   std::shared_ptr<Runtime> runtime_;
   std::vector<std::pair<int, int>> registration_;  // unit and index in it
   std::vector<Leaf> leaves_;
+  std::vector<NamedBuffer> buffers_;
   std::shared_ptr<tensor::OffloadStore> offload_store_;
 };
 
@@ -327,6 +343,8 @@ std::unique_ptr<FullyShardedDataParallel> fully_shard(nn::HookedModule& root, st
   if (is_resident(options) && group->size() > 1) group = comm::with_device(std::move(group), options.device);
   auto mesh = make_mesh(std::move(group), options.strategy, options.shard_group_size);
   auto runtime = std::make_shared<Runtime>(std::move(mesh), std::move(options));
+  auto buffers = named_buffers(root);
+  read_buffers(buffers, runtime->options());
   if (runtime->options().sync_module_states) sync_buffers(root, *runtime->mesh().world);
   cast_buffers(root, plan.ignored, runtime->options().precision);
   tensor::naming_device_errors([&] { return "sharding the model onto '" + runtime->options().device.str() + "'"; },
@@ -334,7 +352,7 @@ std::unique_ptr<FullyShardedDataParallel> fully_shard(nn::HookedModule& root, st
                                  move_buffers(root, runtime->options().device);
                                  build_units(*runtime, plan);
                                });
-  return std::make_unique<Model>(std::move(runtime), plan);
+  return std::make_unique<Model>(std::move(runtime), plan, std::move(buffers));
 }
 
 }  // namespace tessera::fsdp

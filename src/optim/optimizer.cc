@@ -3,6 +3,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/zeros.h>
 
+#include "tensor/gradient_place.h"
 #include "tessera/base/error.h"
 #include "tessera/comm/communicator.h"
 
@@ -33,6 +34,11 @@ Optimizer::Optimizer(std::vector<at::Tensor> parameters, std::vector<ParameterSl
     if (!parameters_[i].is_contiguous() || !at::isFloatingType(parameters_[i].scalar_type()))
       throw ConfigError("optimizer: parameter " + std::to_string(i) + " must be contiguous and floating, found dtype " +
                         c10::toString(parameters_[i].scalar_type()));
+  for (const auto& p : parameters_)
+    if (tensor::has_gradient_place(p))
+      throw ConfigError(
+          "optimizer: these are the parameters of a sharded module, which get no gradients: give it "
+          "parameters() of the FullyShardedDataParallel, and parameter_slices()");
   for (const auto& slice : slices_) check_slice(slice, parameters_);
 }
 

@@ -28,6 +28,12 @@ class Watcher final : public nn::ForwardHooks {
   void abort_forward() noexcept override {
     if (unit_) unit_->abort_forward();
   }
+  void zero_grad() override {
+    if (unit_) unit_->zero_grad();
+  }
+  void module_destroyed() noexcept override {
+    if (unit_) unit_->module_destroyed();
+  }
   nn::ForwardHooks* unit() const { return unit_; }
 
  private:

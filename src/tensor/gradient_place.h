@@ -34,6 +34,9 @@ class GradientPlace : public torch::autograd::PostAccumulateGradHook {
   virtual void commit(const std::shared_ptr<PreparedGradient>& prepared) = 0;
 };
 
+/// Its gradients go elsewhere.
+bool has_gradient_place(const at::Tensor& parameter);
+
 /// Null when the tensor is no leaf with a place, too.
 std::shared_ptr<PreparedGradient> reserve_gradient(const at::Tensor& parameter);
 

@@ -95,8 +95,9 @@ struct FsdpOptions {
   /// optimizer state sharded; after an optimizer step the next forward of the root brings the new values. ConfigError
   /// where a filter is given and matches nothing, or the root.
   ModuleFilter ignored_modules = nullptr;
-  /// Initial values: read by name, each rank only its ranges (mapped: none). Parameters that the source lacks, or all
-  /// when it is null, take the values they hold now, which must be the same on every rank, or param_init_fn's.
+  /// Initial values: read by name, each rank only its ranges (mapped: none); buffers too, whole. Parameters that the
+  /// source lacks, or all when it is null, take the values they hold now, which must be the same on every rank, or
+  /// param_init_fn's.
   std::shared_ptr<const io::TensorSource> source = nullptr;
   /// Called with the name of a parameter that has no memory and that the source lacks, when its unit is sharded: gives
   /// it memory (nn::allocate) and values, the same on every rank. No more than a unit is ever whole this way. DataError
@@ -140,6 +141,12 @@ struct ShardView {
   std::int64_t parameter = -1, parameter_offset = 0;
 };
 
+/// Of the module: statistics of a BatchNorm, tables. Whole on every rank, and each rank's own.
+struct NamedBuffer {
+  std::string name;  // fully qualified
+  at::Tensor tensor;
+};
+
 /// Bytes, by class, that this runtime holds on this rank now (regions count this rank's share).
 struct MemoryStats {
   std::int64_t shard_bytes = 0, gathered_bytes = 0, peak_gathered_bytes = 0, gradient_shard_bytes = 0,
@@ -181,6 +188,8 @@ class FullyShardedDataParallel {
   virtual double clip_grad_norm(double max_norm, double p = 2.0) = 0;
   /// The same, but leaves the scaling to the optimizer's next step(), which reads them anyway.
   virtual double clip_grad_norm(double max_norm, optim::Optimizer& optimizer, double p = 2.0) = 0;
+  /// Gradients of backward passes that did not synchronise, too. The module's own zero_grad() does the same for what
+  /// lies below it.
   virtual void zero_grad() = 0;
   /// optimizer.step() and zero_grad(). Collective if the optimizer is. Where units compute on a device with copies of
   /// slices in host memory, an optimizer over parameters() that does not communicate steps in a thread of its own while
@@ -199,13 +208,20 @@ class FullyShardedDataParallel {
   /// gathered.
   virtual void visit_full(const std::function<void(const std::string& name, const at::Tensor& tensor)>& visit,
                           const std::function<bool(const std::string& name)>& wanted = nullptr) = 0;
-  /// The same for gradients of trainable parameters (after backward).
+  /// Collective. Calls change(name, tensor) for every trainable parameter, whole, one unit at a time, and what it
+  /// writes to `tensor` becomes the parameter: alike on every rank, because each keeps what lies in its slice. The next
+  /// forward sees it.
+  virtual void update_full(const std::function<void(const std::string& name, const at::Tensor& tensor)>& change) = 0;
+  /// visit_full() for gradients of trainable parameters (after backward).
   virtual void visit_full_grads(
       const std::function<void(const std::string& name, const at::Tensor& tensor)>& visit) = 0;
   /// Collective. Whole tensors laid out like parameters() (for example optimizer state: 1-D, one for each segment).
   virtual void visit_full_of(const std::vector<at::Tensor>& like_parameters,
                              const std::function<void(const std::string& name, const at::Tensor& tensor)>& visit) = 0;
 
+  /// The module's own, in registration order, each once. A rank's batches alone change its statistics, as in PyTorch;
+  /// what is saved for use elsewhere are those of rank 0.
+  virtual std::vector<NamedBuffer> buffers() const = 0;
   /// Where optimizer state shall lie (optim::Optimizer::keep_state_in()), and how masters may; null: in memory, whole.
   virtual std::shared_ptr<tensor::OffloadStore> offload_store() const = 0;
 
@@ -228,8 +244,10 @@ class FullyShardedDataParallel {
 std::vector<optim::ParameterSlice> parameter_slices(const FullyShardedDataParallel& model);
 
 /// Collective. The module must outlive the result and keep its structure. requires_grad decides what trains: set it
-/// before. ConfigError for a policy that matches nothing, and where ranks built different models (it names the first
-/// difference); DataError for missing or misshapen tensors of the source, and where ranks' sources hold other values.
+/// before. What trains may be frozen and unfrozen afterwards, alike on all ranks and a unit at a time: its slices then
+/// get no gradients, and optimizers pass them over. ConfigError for a policy that matches nothing, and where ranks
+/// built different models (it names the first difference); DataError for missing or misshapen tensors of the source,
+/// and where ranks' sources hold other values.
 std::unique_ptr<FullyShardedDataParallel> fully_shard(nn::HookedModule& root, std::shared_ptr<comm::Communicator> group,
                                                       FsdpOptions options);
 

@@ -11,6 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "tessera/nn/collect_tensors.h"
+
 namespace tessera::nn {
 
 /// What happens around a module's forward. Implemented by fsdp::Unit.
@@ -22,6 +24,10 @@ class ForwardHooks {
   virtual void after_forward(const std::vector<at::Tensor*>& outputs) = 0;
   /// The forward threw: leave nothing gathered.
   virtual void abort_forward() noexcept = 0;
+  /// Of the module's zero_grad(): gradients that lie elsewhere.
+  virtual void zero_grad() {}
+  /// The module is being destroyed before what attached itself to it.
+  virtual void module_destroyed() noexcept {}
 };
 
 /// Activation checkpointing (Chen et al. 2016): runs `run` without recording it, keeps only its inputs, and runs it
@@ -35,6 +41,22 @@ std::vector<at::Tensor> checkpoint(Recomputable run, const std::vector<at::Tenso
 class HookedModule : public torch::nn::Module {
  public:
   using torch::nn::Module::Module;
+  HookedModule() = default;
+  /// A copy shares submodules and parameters, as libtorch's do, but nothing is attached to it.
+  HookedModule(const HookedModule& other) : torch::nn::Module(other), checkpointing_(other.checkpointing_) {}
+  HookedModule& operator=(const HookedModule& other) {
+    torch::nn::Module::operator=(other);
+    checkpointing_ = other.checkpointing_;
+    return *this;
+  }
+  ~HookedModule() override {
+    if (hooks_) hooks_->module_destroyed();
+  }
+  /// Of a sharded module the sharded gradients, too.
+  void zero_grad(bool set_to_none = true) override {
+    torch::nn::Module::zero_grad(set_to_none);
+    if (hooks_) hooks_->zero_grad();
+  }
   /// Recompute this module's activations in backward instead of keeping them; the hooks' work is not repeated. Both
   /// kinds of upstream (use_reentrant true and false) are this one: it works with frozen inputs as the second does.
   /// The module must live until backward, and so must what pointers in its input struct point to (use a shared_ptr).
@@ -61,17 +83,9 @@ class HookedModule : public torch::nn::Module {
 void set_checkpointing(torch::nn::Module& root,
                        const std::function<bool(const std::string& name, const HookedModule& module)>& wanted);
 
-// Found by argument-dependent lookup for structs of tensors; `out` keeps the order.
-inline void collect_tensors(at::Tensor& t, std::vector<at::Tensor*>& out) {
-  out.push_back(&t);
-}
-template <class T>
-void collect_tensors(std::vector<T>& ts, std::vector<at::Tensor*>& out) {
-  for (auto& t : ts) collect_tensors(t, out);
-}
-
-/// In and Out: at::Tensor, or structs with a free function collect_tensors(T&, std::vector<at::Tensor*>&) beside them
-/// that lists every tensor member (undefined ones too).
+/// In and Out: what collect_tensors() of nn/collect_tensors.h knows (tensors, numbers, strings, and vectors, arrays,
+/// tuples, maps and optionals of them), or structs with a free function collect_tensors(T&, std::vector<at::Tensor*>&)
+/// beside them that lists every tensor member (undefined ones too).
 template <class In, class Out>
 class Block : public HookedModule {
  public:
@@ -92,6 +106,8 @@ class Block : public HookedModule {
       throw;
     }
   }
+  /// The same call, for torch::nn::Sequential and AnyModule.
+  Out forward(In in) { return (*this)(std::move(in)); }
 
  protected:
   virtual Out forward_impl(In in) = 0;

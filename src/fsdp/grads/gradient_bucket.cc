@@ -2,7 +2,14 @@
 
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
+
 namespace tessera::fsdp {
+
+bool TrainableSegment::trains() const {
+  const auto requires_grad = [](const at::Tensor& t) { return t.requires_grad(); };
+  return parameters.empty() || std::any_of(parameters.begin(), parameters.end(), requires_grad);
+}
 
 void GradientBucket::add_segment(TrainableSegment segment) {
   entries_.emplace_back(segment.layout.entries.size());

@@ -13,6 +13,11 @@
 // it kIdle. Steps may be left out: a bucket whose unit did not run goes from kIdle to kReducing, with zeros. After a
 // backward that does not synchronise it stays kOpen, or kExpected.
 //
+// Note [What trains]
+// Modules may be frozen after they were sharded, for a while: no gradients come then. Ranks reduce zeros all the same,
+// but leaves of which no parameter requires grad get no gradients, so that optimizers pass them over as they do outside
+// of sharding. Parameters of one leaf are frozen together (Unit::check_what_trains()).
+//
 // Note [Gradients of a device]
 // Buffers lie in the host's memory. A gradient that a device computed is copied into pinned ones by a stream of its own
 // and held until that is done; whoever reads a buffer lands the copies first. Into other memory, and where gradients
@@ -36,6 +41,10 @@ struct TrainableSegment {
   at::ScalarType reduce = at::kFloat;
   int position = 0;  // of its first parameter in the order of registration; -1: to be reduced last
   std::string unit;  // its name, for people
+  std::vector<at::Tensor> parameters = {};  // the module's own; none: unknown
+
+  /// Some of its parameters require grad.
+  bool trains() const;
 };
 
 enum class BucketState { kIdle, kExpected, kOpen, kFinished, kReducing };

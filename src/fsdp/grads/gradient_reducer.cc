@@ -4,6 +4,8 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
+
 #include "base/unit_order.h"
 #include "tensor/mapped_zeros.h"
 #include "tensor/span.h"
@@ -20,6 +22,7 @@ struct GradientReducer::Flight {
     at::Tensor buffer;  // that the reduction reads and nobody else keeps
     at::Tensor target;  // where the gradient ends when `out` is temporary: still to be summed over replicas
     bool accumulate = false;
+    bool trains = true;  // see Note [What trains]
   };
   std::vector<Part> parts;  // by segment
 };
@@ -173,6 +176,7 @@ void GradientReducer::start_segment(GradientBucket& b, std::size_t segment, Flig
   auto& part = flight.parts.emplace_back();
   part.leaf = s.leaf;
   part.accumulate = s.leaf.grad().defined();
+  part.trains = part.accumulate || s.trains();
   part.out = part.accumulate ? s.leaf.grad() : empty_sum(b, segment);
   comm::ReduceOptions how{.scale = 1.0 / divisor_, .accumulate = part.accumulate};
   // Summed over replicas in the dtype of reductions, then added to what is there.
@@ -221,7 +225,7 @@ void GradientReducer::complete(Flight& flight) {
   for (auto& part : flight.parts) {
     if (part.replicas) part.replicas->wait();
     if (part.target.defined()) part.out = part.accumulate ? part.target.add_(part.out) : part.target.copy_(part.out);
-    part.leaf.mutable_grad() = part.out;
+    if (part.trains) part.leaf.mutable_grad() = part.out;
     part.out = part.target = at::Tensor();
   }
 }
@@ -247,12 +251,28 @@ void GradientReducer::backward_finished() {
     flights_[i].parts.clear();
   }
   reduce_late();
+  check_same_training();
   holds_unsynced_ = false;
   next_ = sharded_ = completed_ = 0;
   for (auto& b : buckets_) b.state = BucketState::kIdle;
   if (order_.agreed()) return;
   order_.agree(*mesh_.world);
   transport_->set_order(order_.buckets());
+}
+
+// See Note [What trains]. Asked only where it has changed: a rank that is alone with that finds no partner, by name.
+void GradientReducer::check_same_training() {
+  std::string mine;
+  for (const auto& b : buckets_)
+    for (const auto& s : b.segments) mine += s.trains() ? '1' : '0';
+  if (trains_.empty()) trains_.assign(mine.size(), '1');
+  if (mine == trains_) return;
+  const auto all = mesh_.world->all_gather_objects(mine);
+  for (std::size_t rank = 1; rank < all.size(); ++rank)
+    if (all[rank] != all[0])
+      throw Error("ranks 0 and " + std::to_string(rank) +
+                  " have frozen different parameters since fully_shard(): freeze the same ones on every rank");
+  trains_ = std::move(mine);
 }
 
 void GradientReducer::reduce_late() {
@@ -286,6 +306,13 @@ void GradientReducer::abandon() noexcept {
   holds_unsynced_ = false;
   order_.forget_observed();
   for (auto& b : buckets_) b.forget();
+}
+
+void GradientReducer::forget_unsynced(int unit) noexcept {
+  for (const int b : buckets_of_unit_[static_cast<std::size_t>(unit)])
+    if (auto& bucket = buckets_[static_cast<std::size_t>(b)]; bucket.has_buffers()) bucket.forget();
+  const auto holds = [](const GradientBucket& b) { return b.has_buffers(); };
+  holds_unsynced_ = holds_unsynced_ && std::any_of(buckets_.begin(), buckets_.end(), holds);
 }
 
 std::int64_t GradientReducer::buffer_bytes() const {

@@ -15,6 +15,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "fsdp/grads/gradient_bucket.h"
@@ -62,6 +63,8 @@ class GradientReducer {
   void backward_finished();
   /// A backward that threw: forgets what it left.
   void abandon() noexcept;
+  /// Between backward passes: what those that did not communicate have left of this unit.
+  void forget_unsynced(int unit) noexcept;
 
   std::int64_t buffer_bytes() const;  // the transport's of this rank and private buffers, now
   std::int64_t shard_bytes() const;   // gradients of the slices that lie elsewhere, now
@@ -91,6 +94,7 @@ class GradientReducer {
   void shard(Flight& flight);
   void complete(Flight& flight);
   void wait_input_free(std::size_t position);
+  void check_same_training();
   void reduce_late();
   void reduce_late(GradientBucket& b);
 
@@ -106,6 +110,7 @@ class GradientReducer {
   std::vector<std::vector<Place>> places_;  // by unit and trainable segment
   std::unique_ptr<GradientTransport> transport_;
   ReductionOrder order_;
+  std::string trains_;           // by segment, at the end of the last backward, as all ranks had it
   std::vector<Flight> flights_;  // by position in the order
   std::size_t next_ = 0;         // the position that starts next
   std::size_t sharded_ = 0;      // the oldest position that is not waited for inside the shard group

@@ -15,6 +15,10 @@ using VisitTensor = std::function<void(const std::string& name, const at::Tensor
 void visit_segment(const Unit& unit, const Segment& segment, const at::Tensor& slice, comm::Communicator& group,
                    const VisitTensor& visit);
 
+/// Collective. What the visitor writes becomes the slice.
+void update_segment(const Unit& unit, const Segment& segment, const at::Tensor& slice, comm::Communicator& group,
+                    const VisitTensor& change);
+
 /// The same for what is whole already.
 void visit_whole(const Unit& unit, const Segment& segment, const at::Tensor& whole, const VisitTensor& visit);
 

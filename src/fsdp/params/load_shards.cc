@@ -120,6 +120,30 @@ void load_slices(const Unit& unit, int rank, const FsdpOptions& options, comm::C
   }
 }
 
+std::vector<NamedBuffer> named_buffers(torch::nn::Module& root) {
+  std::vector<NamedBuffer> result;
+  std::unordered_set<const void*> seen;
+  for (const auto& item : root.named_buffers())
+    if (item.value().defined() && seen.insert(item.value().unsafeGetTensorImpl()).second)
+      result.push_back({item.key(), item.value()});
+  return result;
+}
+
+void read_buffers(const std::vector<NamedBuffer>& buffers, const FsdpOptions& options) {
+  at::NoGradGuard no_grad;
+  for (const auto& [buffer, tensor] : buffers) {
+    const auto name = name_in_source(options, buffer);
+    if (name.empty()) continue;
+    const auto& info = *options.source->find(name);
+    if (info.shape != tensor.sizes())
+      throw DataError(info.file + ": tensor '" + name + "' has shape " + tensor::shape_text(info.shape) +
+                          ", the model's buffer '" + buffer + "' has " + tensor::shape_text(tensor.sizes().vec()) +
+                          "; do the module and the weights belong together?",
+                      info.file);
+    tensor.copy_(io::read_tensor(*options.source, name));
+  }
+}
+
 void sync_buffers(torch::nn::Module& root, comm::Communicator& world) {
   at::NoGradGuard no_grad;
   if (world.size() == 1) return;

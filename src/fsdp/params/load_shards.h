@@ -19,6 +19,12 @@ void check_has_value(const at::Tensor& parameter, const std::string& name, const
 /// rank 0 of the world with sync_module_states. Then collective over the world.
 void load_slices(const Unit& unit, int rank, const FsdpOptions& options, comm::Communicator& world);
 
+/// Each once, under its first name; those without values are left out.
+std::vector<NamedBuffer> named_buffers(torch::nn::Module& root);
+
+/// Buffers that the source has take its values. DataError for another shape.
+void read_buffers(const std::vector<NamedBuffer>& buffers, const FsdpOptions& options);
+
 /// Collective. Buffers take the values of rank 0.
 void sync_buffers(torch::nn::Module& root, comm::Communicator& world);
 

@@ -33,6 +33,21 @@ std::string why_not_mapped(const FsdpOptions& options, const ParameterSpec& spec
   return {};
 }
 
+/// Before anything is taken over.
+void check_form(const at::Tensor& parameter, const ParameterSpec& spec) {
+  if (spec.trainable && at::isComplexType(spec.stored))
+    throw ConfigError("fully_shard: parameter '" + spec.name + "' is " + c10::toString(spec.stored) +
+                      ", and gradients of complex numbers are not summed over ranks. Register its real form "
+                      "(at::view_as_real) and compute with at::view_as_complex");
+  if (parameter.layout() != at::kStrided)
+    throw ConfigError("fully_shard: parameter '" + spec.name + "' is not dense (" + c10::str(parameter.layout()) +
+                      "); register it dense");
+  if (parameter.is_meta())
+    throw ConfigError("fully_shard: parameter '" + spec.name +
+                      "' is on the device 'meta'. Register nn::make_parameter(sizes, dtype), which has no memory "
+                      "either, and give values by FsdpOptions::source or param_init_fn");
+}
+
 ParameterSpec make_spec(const PlannedParameter& p, const FsdpOptions& options, bool ignored, int rank) {
   ParameterSpec spec;
   spec.name = p.name;
@@ -41,6 +56,7 @@ ParameterSpec make_spec(const PlannedParameter& p, const FsdpOptions& options, b
   spec.block_bytes = p.block_bytes;
   spec.compute = ignored || spec.packed() ? spec.stored : compute_dtype(spec.stored, options.precision);
   spec.trainable = p.tensor.requires_grad();
+  check_form(p.tensor, spec);
   spec.kept = !spec.trainable && !spec.packed() && options.keeps_frozen && options.keeps_frozen(spec.name);
   check_source_shape(options, spec);
   const bool received = options.sync_module_states && rank > 0;
@@ -106,8 +122,10 @@ std::vector<TrainableSegment> trainable_segments(const Unit& unit, const MixedPr
     if (!s.trainable) continue;
     const bool open_to_the_end = unit.ignored() || (unit.index() == 0 && !s.alone);
     const auto& first = unit.parameters()[static_cast<std::size_t>(s.entries.front().parameter)];
-    result.push_back({s, unit.store().shard(i), unit.ignored() ? s.compute : reduce_dtype(s, precision),
-                      open_to_the_end ? -1 : first.position, unit.shown_name()});
+    auto& added = result.emplace_back(s, unit.store().shard(i), unit.ignored() ? s.compute : reduce_dtype(s, precision),
+                                      open_to_the_end ? -1 : first.position, unit.shown_name());
+    for (const auto& entry : s.entries)
+      added.parameters.push_back(unit.parameters()[static_cast<std::size_t>(entry.parameter)].tensor);
   }
   return result;
 }

@@ -31,6 +31,11 @@ struct PostBackward : torch::autograd::Function<PostBackward> {
   static variable_list backward(AutogradContext* context, variable_list grads) {
     auto ticket = c10::static_intrusive_pointer_cast<BackwardTicket>(context->saved_data["ticket"].toCapsule());
     alive(*ticket)->post_backward(*ticket);
+    if (at::GradMode::is_enabled()) {
+      std::vector<at::Tensor*> passed;
+      for (auto& g : grads) passed.push_back(&g);
+      attach_pre_backward(passed, ticket);
+    }
     grads.emplace_back();  // of the ticket
     return grads;
   }
@@ -47,21 +52,24 @@ struct LastGradientHook : torch::autograd::FunctionPostHook {
 
 }  // namespace
 
-BackwardTicket::BackwardTicket(std::weak_ptr<Unit> unit, PendingCount pending, PendingCount open)
-    : unit(std::move(unit)), pending(std::move(pending)), open(std::move(open)) {
+BackwardTicket::BackwardTicket(std::weak_ptr<Unit> unit, PendingCount pending, PendingCount open, PendingCount kept)
+    : unit(std::move(unit)), pending(std::move(pending)), open(std::move(open)), kept(std::move(kept)) {
   ++*this->pending;
   ++*this->open;
 }
 
 BackwardTicket::~BackwardTicket() {
-  redeem();
+  redeem(false);
+  if (counted_as_kept) --*kept;
 }
 
-void BackwardTicket::redeem() {
+void BackwardTicket::redeem(bool graph_is_kept) {
   if (redeemed) return;
   redeemed = true;
   --*pending;
   --*open;
+  counted_as_kept = graph_is_kept;
+  if (counted_as_kept) ++*kept;
 }
 
 bool attach_post_backward(const std::vector<at::Tensor*>& inputs, const TicketPtr& ticket) {

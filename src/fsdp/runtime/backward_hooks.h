@@ -15,25 +15,27 @@ namespace tessera::fsdp {
 
 class Unit;
 
-/// Forwards of one unit that still wait for their backward.
+/// A number of forwards of one unit.
 using PendingCount = std::shared_ptr<std::int64_t>;
 
 struct BackwardTicket : torch::CustomClassHolder {
-  /// pending: of the forwards since the unit's last completed backward; open: of all.
-  BackwardTicket(std::weak_ptr<Unit> unit, PendingCount pending, PendingCount open);
+  /// Counts of forwards that wait for their backward: pending, of those since the unit's last completed backward; open,
+  /// of all. kept: of those that had one, and whose graph may have another.
+  BackwardTicket(std::weak_ptr<Unit> unit, PendingCount pending, PendingCount open, PendingCount kept);
   ~BackwardTicket() override;
-  /// Counts this forward as done; only once.
-  void redeem();
+  /// Counts this forward as done; only once. kept: this backward keeps its graph (retain_graph, create_graph).
+  void redeem(bool kept);
 
   std::weak_ptr<Unit> unit;
-  PendingCount pending, open;
+  PendingCount pending, open, kept;
   std::int64_t position = -1;  // in the recorded order of forwards, once this one has ended; -1: not recorded
-  bool redeemed = false;
+  bool redeemed = false, counted_as_kept = false;
 };
 using TicketPtr = c10::intrusive_ptr<BackwardTicket>;
 
 /// Passes the inputs that require grad through an identity node, whose backward runs after everything between it and
-/// the unit's outputs. False when no input requires grad.
+/// the unit's outputs. False when no input requires grad. Where that backward is recorded (create_graph), what it
+/// passes on is an output of the unit, too.
 bool attach_post_backward(const std::vector<at::Tensor*>& inputs, const TicketPtr& ticket);
 
 /// Runs before the backward of whatever produced an output. False when no output takes part in a graph.

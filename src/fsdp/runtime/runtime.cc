@@ -123,8 +123,7 @@ void Runtime::begin_backward() {
     if (auto runtime = self.lock()) runtime->end_backward();
   });
   // Of forwards before another backward, which forgot what was expected.
-  for (const auto& unit : units_)
-    if (unit->awaits_backward()) reducer_.expect(unit->index());
+  for (const auto& unit : units_) unit->begin_backward();
 }
 
 void Runtime::prefetch_before(std::int64_t position) {

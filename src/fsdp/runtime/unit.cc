@@ -1,10 +1,13 @@
 #include "fsdp/runtime/unit.h"
 
+#include <torch/csrc/autograd/graph_task.h>
+
 #include <utility>
 
 #include "fsdp/params/precision.h"
 #include "fsdp/runtime/runtime.h"
 #include "tensor/storage.h"
+#include "tessera/base/error.h"
 
 namespace tessera::fsdp {
 namespace {
@@ -15,9 +18,10 @@ class ReducerPlace final : public tensor::GradientPlace {
       : runtime_(runtime), id_(id), shape_(std::move(shape)) {}
 
   void operator()(const torch::autograd::Variable& parameter) override {
-    const auto grad = parameter.grad();
+    auto grad = parameter.grad();
     if (!grad.defined()) return;  // operations wrote theirs here themselves
     parameter.mutable_grad().reset();
+    if (grad.layout() != at::kStrided) grad = grad.to_dense();  // of an Embedding with sparse gradients
     runtime_.begin_backward();
     runtime_.reducer().accumulate(id_, grad);
   }
@@ -55,6 +59,7 @@ Unit::Unit(Runtime& runtime, int index, std::string name, nn::HookedModule* modu
       index_(index),
       name_(std::move(name)),
       module_(module),
+      ignored_(module == nullptr),
       parameters_(std::move(parameters)),
       segments_(std::move(segments)),
       store_(std::move(store)),
@@ -96,6 +101,47 @@ void Unit::hook_gradients() {
     }
     ++trainable_segment;
   }
+}
+
+void Unit::zero_grad() {
+  runtime_.finish_step();
+  for (std::size_t s = 0; s < segments_.size(); ++s)
+    if (segments_[s].trainable) store_->shard(s).mutable_grad().reset();
+  if (!runtime_.in_backward()) runtime_.reducer().forget_unsynced(index_);
+}
+
+void Unit::module_destroyed() noexcept {
+  module_ = nullptr;
+}
+
+// What a segment's parameters have in common decides whether its slices get gradients: see Note [What trains].
+void Unit::check_what_trains() const {
+  for (const auto& p : parameters_)
+    if (!p.spec.trainable && p.tensor.requires_grad())
+      throw ConfigError("parameter '" + p.spec.name +
+                        "' requires grad but was frozen when fully_shard() was called: nothing would train it. Let it "
+                        "require grad before, and freeze its unit afterwards as long as it is not to train");
+  for (const auto& segment : segments_) {
+    if (!segment.trainable) continue;
+    const UnitParameter *frozen = nullptr, *trains = nullptr;
+    for (const auto& entry : segment.entries) {
+      const auto& p = parameters_[static_cast<std::size_t>(entry.parameter)];
+      (p.tensor.requires_grad() ? trains : frozen) = &p;
+    }
+    if (frozen && trains)
+      throw ConfigError("parameter '" + frozen->spec.name + "' was frozen after fully_shard(), '" + trains->spec.name +
+                        "' of the same unit was not, and optimizers step both together. Freeze all parameters of the "
+                        "unit; or freeze it before fully_shard(); or let it require grad and give the optimizer "
+                        "parameter_slices() without it");
+  }
+}
+
+/// Grows with each write to a parameter in place.
+std::uint64_t Unit::written() const {
+  std::uint64_t writes = 0;
+  for (const auto& p : parameters_)
+    if (!p.tensor.is_inference()) writes += static_cast<std::uint64_t>(p.tensor._version());
+  return writes;
 }
 
 bool Unit::stale() const {
@@ -190,8 +236,10 @@ void Unit::before_forward(const std::vector<at::Tensor*>& inputs) {
   runtime_.enter_forward();
   ++forwards_;
   tickets_.emplace_back();
+  written_.push_back(written());
   forward_spans_.push_back(std::make_unique<tensor::Span>("fsdp::forward", shown_name()));
   try {
+    check_what_trains();
     runtime_.begin_unit_forward(*this);
     gather();
     runtime_.prefetch_after(*this);
@@ -200,7 +248,7 @@ void Unit::before_forward(const std::vector<at::Tensor*>& inputs) {
     if (precision.param_dtype && precision.cast_forward_inputs) cast_floating(inputs, *precision.param_dtype);
     runtime_.reducer().expect(index_);
     if (at::GradMode::is_enabled()) {
-      tickets_.back() = c10::make_intrusive<BackwardTicket>(weak_from_this(), pending_, open_forwards_);
+      tickets_.back() = c10::make_intrusive<BackwardTicket>(weak_from_this(), pending_, open_forwards_, kept_forwards_);
       attach_post_backward(inputs, tickets_.back());
     }
   } catch (...) {
@@ -211,6 +259,10 @@ void Unit::before_forward(const std::vector<at::Tensor*>& inputs) {
 
 void Unit::after_forward(const std::vector<at::Tensor*>& outputs) {
   check_files();
+  if (written() != written_.back())
+    throw Error("the forward of unit '" + std::string(shown_name()) +
+                "' wrote to one of its parameters (an Embedding with max_norm does). That would change what is "
+                "gathered, not what is trained. Write to shards() between steps and call mark_updated()");
   const auto& precision = runtime_.options().precision;
   if (index_ == 0 && precision.output_dtype) cast_floating(outputs, *precision.output_dtype);
   if (tickets_.back()) tickets_.back()->position = runtime_.record_forward(index_);
@@ -233,6 +285,7 @@ void Unit::abort_forward() noexcept {
 
 void Unit::leave_forward(bool keep) {
   tickets_.pop_back();
+  written_.pop_back();
   forward_spans_.pop_back();
   --forwards_;
   runtime_.leave_forward();
@@ -251,8 +304,8 @@ void Unit::pre_backward(const BackwardTicket& ticket) {
 void Unit::post_backward(BackwardTicket& ticket) {
   runtime_.begin_backward();
   check_files();
-  ticket.redeem();
-  if (*ticket.pending > 0) return;  // another forward of this unit is still to come back
+  ticket.redeem(torch::autograd::get_current_graph_task_keep_graph());
+  if (*ticket.pending > 0 || repeats_) return;  // more of this unit is still to come back, perhaps
   in_backward_ = false;
   backward_span_.reset();
   if (forwards_ == 0) release();
@@ -260,8 +313,13 @@ void Unit::post_backward(BackwardTicket& ticket) {
   runtime_.reducer().unit_finished(index_);
 }
 
+void Unit::begin_backward() {
+  repeats_ = *kept_forwards_ > 0;
+  if (awaits_backward()) runtime_.reducer().expect(index_);
+}
+
 void Unit::end_backward() {
-  in_backward_ = false;
+  in_backward_ = repeats_ = false;
   backward_span_.reset();
   pending_ = std::make_shared<std::int64_t>(0);
   if (forwards_ == 0) release();

@@ -34,6 +34,11 @@ class Unit final : public nn::ForwardHooks, public std::enable_shared_from_this<
   void after_forward(const std::vector<at::Tensor*>& outputs) override;
   void abort_forward() noexcept override;
 
+  void zero_grad() override;
+  void module_destroyed() noexcept override;
+
+  /// In every unit.
+  void begin_backward();
   void pre_backward(const BackwardTicket& ticket);
   void post_backward(BackwardTicket& ticket);
   /// The end of a backward, in every unit.
@@ -55,7 +60,7 @@ class Unit final : public nn::ForwardHooks, public std::enable_shared_from_this<
 
   bool gathering() const { return state_ == State::kGathering; }
   /// There are forwards whose backward may come.
-  bool awaits_backward() const { return *open_forwards_ > 0; }
+  bool awaits_backward() const { return *open_forwards_ > 0 || *kept_forwards_ > 0; }
   /// Something of it was brought ahead, and it has not run.
   bool ahead() const { return gathering() || (state_ == State::kSharded && fetched_); }
   /// DataError where a weight file could not be read any more while somebody computed with it.
@@ -64,9 +69,10 @@ class Unit final : public nn::ForwardHooks, public std::enable_shared_from_this<
   const std::string& name() const { return name_; }
   /// For people.
   const char* shown_name() const { return name_.empty() ? "(root)" : name_.c_str(); }
+  /// Null: it was destroyed, or there is none.
   nn::HookedModule* module() const { return module_; }
   /// Holds the parameters of ignored modules: always gathered, in no forward's way.
-  bool ignored() const { return module_ == nullptr; }
+  bool ignored() const { return ignored_; }
   const std::vector<UnitParameter>& parameters() const { return parameters_; }
   const std::vector<Segment>& segments() const { return segments_; }
   ParameterStore& store() const { return *store_; }
@@ -80,11 +86,14 @@ class Unit final : public nn::ForwardHooks, public std::enable_shared_from_this<
   void detach(const char* why) noexcept;
   void hook_gradients();
   void leave_forward(bool keep);
+  void check_what_trains() const;
+  std::uint64_t written() const;
 
   Runtime& runtime_;
   int index_;
   std::string name_;
   nn::HookedModule* module_;
+  const bool ignored_;
   std::vector<UnitParameter> parameters_;
   std::vector<Segment> segments_;
   std::unique_ptr<ParameterStore> store_;
@@ -96,9 +105,13 @@ class Unit final : public nn::ForwardHooks, public std::enable_shared_from_this<
   int forwards_ = 0;          // running now (a module may call itself)
   bool leaving_ = false;      // a forward has ended, and its memory is given back
   bool in_backward_ = false;  // between pre- and post-backward
-  /// Since the last backward, and of all.
-  PendingCount pending_ = std::make_shared<std::int64_t>(0), open_forwards_ = std::make_shared<std::int64_t>(0);
-  std::vector<TicketPtr> tickets_;  // of the running forwards; null under no_grad
+  /// This backward may come through graphs that had one before: who knows what is its last in the unit?
+  bool repeats_ = false;
+  /// See BackwardTicket.
+  PendingCount pending_ = std::make_shared<std::int64_t>(0), open_forwards_ = std::make_shared<std::int64_t>(0),
+               kept_forwards_ = std::make_shared<std::int64_t>(0);
+  std::vector<TicketPtr> tickets_;      // of the running forwards; null under no_grad
+  std::vector<std::uint64_t> written_;  // what written() was when they began
   std::vector<std::unique_ptr<tensor::Span>> forward_spans_;
   std::optional<tensor::Span> backward_span_;
   std::vector<std::shared_ptr<void>> last_gradient_hooks_;

@@ -1,5 +1,6 @@
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/engine.h>
 #include <torch/custom_class.h>
 
 #include <ATen/ops/empty.h>
@@ -7,6 +8,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <string>
 
 #include "tensor/generators.h"
 #include "tessera/base/error.h"
@@ -43,6 +45,17 @@ class RandomScope {
   tensor::GeneratorStates generators_;
 };
 
+/// The nested backward gives gradients to all parameters inside, and they are not recorded.
+void check_nested_backward() {
+  const bool wanted = torch::autograd::Engine::get_default_engine().is_checkpoint_valid();
+  if (wanted && !at::GradMode::is_enabled()) return;
+  throw Error(std::string("activation checkpointing: ") +
+              (wanted ? "a recomputed backward cannot be differentiated (create_graph)"
+                      : "gradients of chosen tensors alone (torch::autograd::grad, or backward() with inputs) would "
+                        "also reach the parameters of recomputed blocks") +
+              "; switch checkpointing off for this forward (nn::set_checkpointing, or set_checkpointing(false))");
+}
+
 /// The last input is an empty tensor that requires grad: parameters inside get their gradients although no real input
 /// requires one.
 struct Checkpoint : torch::autograd::Function<Checkpoint> {
@@ -62,6 +75,7 @@ struct Checkpoint : torch::autograd::Function<Checkpoint> {
   }
 
   static variable_list backward(AutogradContext* context, variable_list grads) {
+    check_nested_backward();
     const auto plan = c10::static_intrusive_pointer_cast<Plan>(context->saved_data["plan"].toCapsule());
     auto inputs = context->get_saved_variables();
     inputs.pop_back();

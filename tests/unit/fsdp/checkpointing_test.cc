@@ -1,6 +1,7 @@
 // Activation checkpointing: the same bits, the same number of gathers, less memory.
 #include <c10/util/ThreadLocalDebugInfo.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include "support/fake_device.h"
 #include "support/train_small_net.h"
@@ -140,6 +141,24 @@ TEST(ActivationCheckpointing, BlocksThatTrainNothingAreNotRecomputed) {
   for (auto& p : tower.parameters()) p.set_requires_grad(false);
   nn::set_checkpointing(tower, [](const std::string&, const nn::HookedModule&) { return true; });
   EXPECT_FALSE(tower(testing::fixed_values({8, 16}, 7, 1)).requires_grad());
+}
+
+// The nested backward would add to the parameters' gradients, or leave second derivatives out.
+TEST(ActivationCheckpointing, GradientsOfChosenTensorsAndOfGradientsAreErrors) {
+  for (bool create_graph : {false, true}) {
+    testing::SmallNet net;
+    const auto sharded =
+        fsdp::fully_shard(net, comm::make_solo(),
+                          {.wrap = fsdp::wrap_classes({"MlpBlock"}), .activation_checkpointing = fsdp::same_as_wrap()});
+    const auto x = testing::batch(0, 0).set_requires_grad(true);
+    const auto loss = testing::loss_of(net(x), 0, 0);
+    if (create_graph)
+      EXPECT_THROW(loss.backward({}, /*retain_graph=*/true, /*create_graph=*/true), Error);
+    else
+      EXPECT_THROW(torch::autograd::grad({loss}, {x}), Error);
+    testing::loss_of(net(x), 0, 0).backward();
+    for (const auto& p : sharded->parameters()) EXPECT_TRUE(p.grad().defined());
+  }
 }
 
 TEST(ActivationCheckpointing, NamesTheClassThatMatchesNothing) {
