@@ -7,6 +7,7 @@ namespace tessera::tensor {
 namespace {
 
 GradientPlace* place_of(const at::Tensor& parameter) {
+  if (!torch::autograd::impl::get_autograd_meta(parameter)) return nullptr;
   return dynamic_cast<GradientPlace*>(torch::autograd::impl::post_acc_grad_hooks(parameter).get());
 }
 

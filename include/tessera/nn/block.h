@@ -62,6 +62,7 @@ class HookedModule : public torch::nn::Module {
   /// The module must live until backward, and so must what pointers in its input struct point to (use a shared_ptr).
   void set_checkpointing(bool on) noexcept { checkpointing_ = on; }
   bool checkpointing() const noexcept { return checkpointing_; }
+  /// They must outlive the module, or be taken off (null) before they go.
   void set_hooks(ForwardHooks* hooks) noexcept { hooks_ = hooks; }
   ForwardHooks* hooks() const noexcept { return hooks_; }
   bool hooked() const noexcept { return hooks_ != nullptr; }

@@ -124,14 +124,18 @@ at::Tensor first_input(Model& model, double noise) {
     void abort_forward() noexcept override {}
     at::Tensor x;
   } reads;
-  for (const auto& module : model.modules())
-    if (auto* layer = dynamic_cast<nn::HookedModule*>(module.get());
-        layer && layer->class_name().ends_with("DecoderLayer"))
-      layer->set_hooks(&reads);
+  const auto set_hooks = [&](nn::ForwardHooks* hooks) {
+    for (const auto& module : model.modules())
+      if (auto* layer = dynamic_cast<nn::HookedModule*>(module.get());
+          layer && layer->class_name().ends_with("DecoderLayer"))
+        layer->set_hooks(hooks);
+  };
+  set_hooks(&reads);
   ModelInput in;
   in.input_ids = at::arange(3, 11).view({1, 8});
   in.embedding_noise = noise;
   model(in);
+  set_hooks(nullptr);
   return reads.x;
 }
 
