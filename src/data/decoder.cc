@@ -8,8 +8,12 @@
 #include <zstd.h>
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <new>
+#include <string_view>
+
+#include "tessera/base/error.h"
 
 namespace tessera::data {
 namespace {
@@ -38,8 +42,8 @@ class GzipDecoder : public Decoder {
     state_->avail_out = out;
     const int result = isal_inflate(state_.get());
     advance(spans, in - state_->avail_in, out - state_->avail_out);
-    if (result == ISAL_INCORRECT_CHECKSUM) throw std::string("its checksum differs");
-    if (result < 0) throw fmt::format("ISA-L's error {}", result);
+    if (result == ISAL_INCORRECT_CHECKSUM) throw DataError("its checksum differs");
+    if (result < 0) throw DataError(fmt::format("ISA-L's error {}", result));
     if (state_->block_state != ISAL_BLOCK_FINISH) return false;
     restart();
     return true;
@@ -66,7 +70,7 @@ class Bzip2Decoder : public Decoder {
     const int result = BZ2_bzDecompress(&stream_);
     advance(spans, in - stream_.avail_in, out - stream_.avail_out);
     if (result == BZ_MEM_ERROR) throw std::bad_alloc();
-    if (result < 0) throw fmt::format("libbz2's error {}", result);
+    if (result < 0) throw DataError(fmt::format("libbz2's error {}", result));
     if (result != BZ_STREAM_END) return false;
     BZ2_bzDecompressEnd(&stream_);
     begin();
@@ -95,7 +99,7 @@ class XzDecoder : public Decoder {
     if (result == LZMA_MEM_ERROR) throw std::bad_alloc();
     if (result == LZMA_STREAM_END) begin();
     if (result != LZMA_OK && result != LZMA_STREAM_END && result != LZMA_BUF_ERROR)
-      throw fmt::format("liblzma's error {}", static_cast<int>(result));
+      throw DataError(fmt::format("liblzma's error {}", static_cast<int>(result)));
     return result == LZMA_STREAM_END;
   }
 
@@ -118,7 +122,7 @@ class ZstdDecoder : public Decoder {
     ZSTD_inBuffer in{spans.in, spans.in_bytes, 0};
     ZSTD_outBuffer out{spans.out, spans.out_bytes, 0};
     const std::size_t left = ZSTD_decompressStream(stream_.get(), &out, &in);
-    if (ZSTD_isError(left) != 0) throw std::string(ZSTD_getErrorName(left));
+    if (ZSTD_isError(left) != 0) throw DataError(ZSTD_getErrorName(left));
     advance(spans, in.pos, out.pos);
     return left == 0;
   }
@@ -139,7 +143,7 @@ class Lz4Decoder : public Decoder {
   bool decode(DecoderSpans& spans) override {
     std::size_t read = spans.in_bytes, written = spans.out_bytes;
     const std::size_t left = LZ4F_decompress(stream_, spans.out, &written, spans.in, &read, nullptr);
-    if (LZ4F_isError(left) != 0) throw std::string(LZ4F_getErrorName(left));
+    if (LZ4F_isError(left) != 0) throw DataError(LZ4F_getErrorName(left));
     advance(spans, read, written);
     return left == 0;
   }
@@ -148,15 +152,38 @@ class Lz4Decoder : public Decoder {
   LZ4F_dctx* stream_ = nullptr;
 };
 
+struct Kind {
+  std::string_view ending;
+  std::unique_ptr<Decoder> (*make)();
+};
+
+template <class Made>
+std::unique_ptr<Decoder> make() {
+  return std::make_unique<Made>();
+}
+
+constexpr Kind kKinds[] = {{".gz", make<GzipDecoder>},
+                           {".bz2", make<Bzip2Decoder>},
+                           {".xz", make<XzDecoder>},
+                           {".zst", make<ZstdDecoder>},
+                           {".lz4", make<Lz4Decoder>}};
+
+const Kind* kind_of(const std::string& ending) {
+  const auto* found =
+      std::find_if(std::begin(kKinds), std::end(kKinds), [&](const Kind& k) { return k.ending == ending; });
+  return found == std::end(kKinds) ? nullptr : found;
+}
+
 }  // namespace
 
+bool has_decoder(const std::string& ending) {
+  return kind_of(ending) != nullptr;
+}
+
 std::unique_ptr<Decoder> make_decoder(const std::string& ending) {
-  if (ending == ".gz") return std::make_unique<GzipDecoder>();
-  if (ending == ".bz2") return std::make_unique<Bzip2Decoder>();
-  if (ending == ".xz") return std::make_unique<XzDecoder>();
-  if (ending == ".zst") return std::make_unique<ZstdDecoder>();
-  if (ending == ".lz4") return std::make_unique<Lz4Decoder>();
-  return nullptr;
+  const Kind* kind = kind_of(ending);
+  TESSERA_CHECK(kind != nullptr, "no decoder for " + ending);
+  return kind->make();
 }
 
 }  // namespace tessera::data

@@ -19,12 +19,13 @@ struct DecoderSpans {
 class Decoder {
  public:
   virtual ~Decoder() = default;
-  /// True at the end of a stream; what follows it in `spans` is the next one's. Throws a std::string, why the bytes are
-  /// no such stream.
+  /// True at the end of a stream; what follows it in `spans` is the next one's. DataError: why the bytes are no such
+  /// stream, without the file's name.
   virtual bool decode(DecoderSpans& spans) = 0;
 };
 
-/// By the ending of a file's name: ".gz", ".bz2", ".xz", ".zst", ".lz4". Null: another one.
+/// By the ending of a file's name: ".gz", ".bz2", ".xz", ".zst", ".lz4".
+bool has_decoder(const std::string& ending);
 std::unique_ptr<Decoder> make_decoder(const std::string& ending);
 
 }  // namespace tessera::data

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <filesystem>
 #include <vector>
 
@@ -20,8 +19,6 @@ namespace tessera::data {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr std::array<std::string_view, 5> kPackings{".gz", ".bz2", ".xz", ".zst", ".lz4"};
 
 /// Streams that were joined are read as one, with zeros between them or at the end, which some programs pad with.
 class PackedFile {
@@ -66,8 +63,8 @@ class PackedFile {
     spans_.out_bytes = out_.size();
     try {
       is_between_ = decoder_->decode(spans_);
-    } catch (const std::string& why) {
-      fail(fmt::format("damaged, or not in this format ({})", why));
+    } catch (const DataError& e) {
+      fail(fmt::format("damaged, or not in this format ({})", e.what()));
     }
     const std::size_t bytes = out_.size() - spans_.out_bytes;
     if (is_last && bytes == 0 && !is_between_) fail("cut short");
@@ -94,8 +91,7 @@ class PackedFile {
 
 std::string without_packing(const std::string& file) {
   const std::string ending = fs::path(file).extension().string();
-  const bool is_packed = std::find(kPackings.begin(), kPackings.end(), ending) != kPackings.end();
-  return is_packed ? file.substr(0, file.size() - ending.size()) : file;
+  return has_decoder(ending) ? file.substr(0, file.size() - ending.size()) : file;
 }
 
 void unpack(const std::string& file, const std::string& path) {
