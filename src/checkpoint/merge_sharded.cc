@@ -102,7 +102,7 @@ void initialise_from_weights(fsdp::FullyShardedDataParallel& model, const Adapte
   const auto adapters = reads_adapters ? adapter_values(model, adapted) : peft::Values();
   // Singular values take long: each rank computes those of every size()-th weight, and keeps no others.
   comm::Communicator& group = model.group();
-  std::vector<peft::Values> made;  // of each weight, where this rank is its turn
+  std::vector<peft::Values> made;  // of each weight, none where it is another rank's turn
   const auto turn = [&](std::size_t weight) {
     return static_cast<int>(weight % static_cast<std::size_t>(group.size()));
   };

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/file.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
@@ -28,14 +27,10 @@ CacheLock::CacheLock(const std::string& path) {
   std::error_code code;
   std::filesystem::create_directories(std::filesystem::path(path).parent_path(), code);
   const std::string name = path + ".lock";
-  descriptor_ = ::open(name.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0644);
-  if (descriptor_ < 0) fail_locking(name, "create");
-  while (::flock(descriptor_, LOCK_EX) != 0)
+  descriptor_.reset(::open(name.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0644));
+  if (descriptor_.get() < 0) fail_locking(name, "create");
+  while (::flock(descriptor_.get(), LOCK_EX) != 0)
     if (errno != EINTR) fail_locking(name, "lock");
-}
-
-CacheLock::~CacheLock() {
-  ::close(descriptor_);
 }
 
 }  // namespace tessera::data

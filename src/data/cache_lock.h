@@ -1,6 +1,8 @@
 #pragma once
 #include <string>
 
+#include "base/descriptor.h"
+
 namespace tessera::data {
 
 /// Holds others of this machine off while one writes `path`, a file of the cache (cache_key.h), whose folder it makes;
@@ -8,12 +10,9 @@ namespace tessera::data {
 class CacheLock {
  public:
   explicit CacheLock(const std::string& path);
-  ~CacheLock();
-  CacheLock(const CacheLock&) = delete;
-  CacheLock& operator=(const CacheLock&) = delete;
 
  private:
-  int descriptor_ = -1;
+  Descriptor descriptor_;
 };
 
 }  // namespace tessera::data
