@@ -19,7 +19,7 @@ using chat::Value;
 
 constexpr const char *kDict = "dataset_dict.json", *kState = "state.json";
 
-/// A JSON file that is an object; of another one no key is found.
+/// state.json or dataset_dict.json. Where the file is no JSON object, no key is found.
 struct Listing {
   explicit Listing(const fs::path& path) : file(path.string()) {
     try {

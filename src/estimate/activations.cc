@@ -285,8 +285,9 @@ ActivationBytes activation_bytes(const ActivationShape& shape, const AdapterActi
     const std::int64_t inputs = one * again * shape.hidden + encoded * shape.hidden;
     out.kept = inputs + out.kept * (shape.blocks - again) / shape.blocks;
   }
-  // Backward begins with the last block. Where that is computed again, all other blocks' activations are there still;
-  // else those of the first block, as kept ones, are what its computation makes at the end.
+  // Backward begins with the last block. If that one is computed again, its activations come on top of all that is
+  // kept. If not, backward has given back whole blocks before it computes one again; of the first block `first` then
+  // counts what is made again.
   if (recomputes_last(shape, batch)) {
     if (shape.blocks_before % batch.checkpointing == 0) out.first = one * shape.hidden;
     out.working = working + tables + encoded * shape.of_encoder_largest +
